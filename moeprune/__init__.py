@@ -1,0 +1,36 @@
+"""moeprune: prune whole experts from Mixture-of-Experts language models.
+
+Every command is one call: ``moeprune.calibrate``, ``plan``, ``export``, ``verify``, ``push``,
+``inspect``, ``merge``, ``demo``. They are imported on first use, so that ``import moeprune`` is
+cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_STAGES = ("calibrate", "demo", "export", "inspect", "merge", "plan", "push", "verify")
+__all__ = ["__version__", *_STAGES]
+
+if TYPE_CHECKING:
+    from moeprune.stages.calibrate import calibrate
+    from moeprune.stages.demo import demo
+    from moeprune.stages.export import export
+    from moeprune.stages.inspect import inspect
+    from moeprune.stages.merge import merge
+    from moeprune.stages.plan import plan
+    from moeprune.stages.push import push
+    from moeprune.stages.verify import verify
+
+
+def __getattr__(name: str) -> Any:
+    if name in _STAGES:
+        return getattr(importlib.import_module(f"moeprune.stages.{name}"), name)
+    raise AttributeError(f"module 'moeprune' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Allocators: which experts stay; one file each, the file name is the allocator."""

@@ -1,0 +1,129 @@
+"""One way to write an artefact: canonical bytes, complete or absent, versioned, hashed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from moeprune.errors import MoePruneError, OutputError
+
+Json = Any  # what json.loads returns
+
+_HASH_CHUNK = 1 << 20
+
+
+def canonical_json(body: Json) -> str:
+    """Serialise ``body`` so that equal values give equal text (sorted keys, no spaces, UTF-8).
+
+    Raises:
+        ValueError: a NaN or infinity, which JSON cannot say.
+    """
+    return json.dumps(
+        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Hex SHA-256 of ``data``."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file, read in chunks of 1 MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; it takes the asked name only if the block succeeds.
+
+    The file is fsynced before the rename, so that after a crash ``path`` is either the old file or
+    the whole new one.
+
+    Raises:
+        OutputError: the folder does not exist, or the disk is full or not writable.
+    """
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: folder {path.parent} does not exist. Create it.")
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; an artefact is shared
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, complete or not at all.
+
+    Raises:
+        OutputError: see :func:`atomic_path`.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def read_json(path: Path, *, error: type[MoePruneError], what: str) -> Json:
+    """Parse a JSON file.
+
+    Args:
+        path: the file.
+        error: the class raised when it cannot be read.
+        what: what the file should be, for the message ("a plan").
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path} does not exist; it should be {what}.") from None
+    except IsADirectoryError:
+        raise error(f"{path} is a folder; it should be {what}.") from None
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    except UnicodeDecodeError:
+        raise error(f"{path} is not UTF-8 text; it should be {what}.") from None
+    except json.JSONDecodeError as problem:
+        raise error(
+            f"{path} is not JSON (line {problem.lineno}: {problem.msg}); it should be {what}."
+        ) from None
+
+
+def check_schema(
+    body: Mapping[str, Json], *, schema: str, path: object, error: type[MoePruneError]
+) -> None:
+    """Check that ``body["schema"]`` is of the same major version as ``schema`` ("name/1").
+
+    Raises:
+        error: another kind of file, or a newer major version.
+    """
+    found = body.get("schema") if isinstance(body, Mapping) else None
+    name, _, major = schema.partition("/")
+    if not isinstance(found, str) or found.partition("/")[0] != name:
+        raise error(f"{path} is not a {name} file (schema {found!r}).")
+    if found.partition("/")[2].split(".")[0] != major.split(".")[0]:
+        raise error(
+            f"{path} has schema {found}, this moeprune reads {schema}. Use the moeprune that "
+            "wrote it, or make the file again."
+        )

@@ -1,0 +1,1 @@
+"""Checkpoints as byte ranges: headers, edits, a streaming writer. Never torch."""

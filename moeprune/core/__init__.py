@@ -1,0 +1,1 @@
+"""Types shared by every stage: numpy only, no torch."""

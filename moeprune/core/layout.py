@@ -1,0 +1,190 @@
+"""What moeprune knows of a model: its routed experts, its router, and which tensors hold them.
+
+L MoE layers (dense layers have no row), E routed experts of a layer, K experts run per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from moeprune.errors import StatsError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One stored tensor as its header states it.
+
+    Attributes:
+        dtype: safetensors spelling, e.g. ``"BF16"``.
+        shape: as stored.
+        nbytes: size of its data on disk.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertTensor:
+    """How one stored tensor depends on the routed experts of one MoE layer.
+
+    Attributes:
+        row: the MoE layer, as an index into ``MoeLayout.layer_ids``.
+        role: ``"expert"`` or ``"router"``.
+        expert: the expert whose number stands in the tensor's name, or None.
+        axis: the axis on which all experts lie, or None; exactly one of the two is set.
+        block: consecutive positions on ``axis`` that one expert owns.
+        extra: positions after the last expert's that always stay (zero or shared experts).
+        follows: True for layers that calibration never runs (next-token-prediction layers); they
+            take the expert ids of ``row``, the last MoE layer.
+    """
+
+    row: int
+    role: str
+    expert: int | None = None
+    axis: int | None = None
+    block: int = 1
+    extra: int = 0
+    follows: bool = False
+
+    def __post_init__(self) -> None:
+        assert (self.expert is None) != (self.axis is None)
+        assert self.role in ("expert", "router")
+
+
+_TEXT_FACTS = frozenset({"name", "fingerprint", "model_type", "gating"})
+_PER_LAYER_FACTS = frozenset({"layer_ids", "num_experts", "expert_bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a plan needs to know of a model, small enough to travel in a stats file.
+
+    Attributes:
+        name: Hub id or folder name, for people.
+        fingerprint: sha256 over tensor names, dtypes, shapes and the bytes of every router.
+        model_type: of the config that states the experts.
+        layer_ids: (L,) index of each MoE layer in the checkpoint.
+        num_experts: (L,) routed experts of each MoE layer.
+        top_k: experts run per token (k₁ of the native model).
+        num_groups: router groups (1 = the router is not group-limited); a group is a run of
+            consecutive experts.
+        top_groups: groups a token may choose from.
+        gating: ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``: from logits to scores.
+        total_bytes: bytes of all tensors.
+        expert_bytes: (L,) bytes that leave the checkpoint with one expert of the layer: its
+            tensors and its share of the router.
+    """
+
+    name: str
+    fingerprint: str
+    model_type: str
+    layer_ids: tuple[int, ...]
+    num_experts: tuple[int, ...]
+    top_k: int
+    num_groups: int
+    top_groups: int
+    gating: str
+    total_bytes: int
+    expert_bytes: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object of plain types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ModelFacts:
+        """Rebuild from :meth:`to_json`'s object.
+
+        Raises:
+            StatsError: a key is missing or of another type.
+        """
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            if field.name not in body:
+                raise StatsError(f"model facts lack {field.name!r}; make the stats again.")
+            value = body[field.name]
+            if field.name in _TEXT_FACTS:
+                good = isinstance(value, str)
+            elif field.name in _PER_LAYER_FACTS:
+                good = isinstance(value, list | tuple) and all(type(item) is int for item in value)
+                value = tuple(value) if good else value
+            else:
+                good = type(value) is int
+            if not good:
+                raise StatsError(f"model facts: {field.name!r} cannot be {value!r}.")
+            values[field.name] = value
+        facts = cls(**values)
+        lengths = {len(facts.layer_ids), len(facts.num_experts), len(facts.expert_bytes)}
+        if len(lengths) != 1 or not facts.layer_ids or min(facts.num_experts) < 1:
+            raise StatsError("model facts: layer_ids, num_experts and expert_bytes do not agree.")
+        if facts.top_k < 1 or facts.num_groups < 1 or facts.top_groups < 1:
+            raise StatsError("model facts: top_k, num_groups and top_groups must be positive.")
+        return facts
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layer_ids)
+
+    @property
+    def width(self) -> int:
+        """E of the widest layer: the last axis of every (L, E) array."""
+        return max(self.num_experts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeLayout:
+    """Where a checkpoint keeps its routed experts, and what must change when some leave.
+
+    Attributes:
+        model_type: of the config that states the experts; the name of the family.
+        layer_ids: (L,) index of each MoE layer in the checkpoint.
+        num_experts: (L,) routed experts of each MoE layer.
+        top_k: experts run per token.
+        num_groups: router groups, 1 where the router is not group-limited.
+        top_groups: groups a token may choose from.
+        gating: ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
+        expert_bytes: (L,) bytes that leave with one expert of the layer.
+        count_keys: paths in config.json of every key that states the expert count.
+        tensors: stored name -> how it depends on the experts; names not in it never change.
+        experts_module: name of the experts module in memory after ``layers.<i>.``.
+        router_module: name of the router module in memory after ``layers.<i>.``.
+        observer: how calibration sees the experts: ``"function"`` (transformers' registry of
+            experts functions) or the name of another way.
+        quant_method: as ``quantization_config`` states it, or None.
+    """
+
+    model_type: str
+    layer_ids: tuple[int, ...]
+    num_experts: tuple[int, ...]
+    top_k: int
+    num_groups: int
+    top_groups: int
+    gating: str
+    expert_bytes: tuple[int, ...]
+    count_keys: tuple[tuple[str, ...], ...]
+    tensors: Mapping[str, ExpertTensor]
+    experts_module: str
+    router_module: str
+    observer: str
+    quant_method: str | None
+
+    def facts(self, *, name: str, fingerprint: str, total_bytes: int) -> ModelFacts:
+        """The part of the layout that travels with stats and plans."""
+        return ModelFacts(
+            name=name,
+            fingerprint=fingerprint,
+            model_type=self.model_type,
+            layer_ids=self.layer_ids,
+            num_experts=self.num_experts,
+            top_k=self.top_k,
+            num_groups=self.num_groups,
+            top_groups=self.top_groups,
+            gating=self.gating,
+            total_bytes=total_bytes,
+            expert_bytes=self.expert_bytes,
+        )

@@ -1,0 +1,1 @@
+"""Calibration: token batches, the model, the observing experts function, the sums."""

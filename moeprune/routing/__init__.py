@@ -1,0 +1,1 @@
+"""Routing of a live model: which experts its routers may choose."""

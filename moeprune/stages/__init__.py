@@ -1,0 +1,1 @@
+"""Stages: one function a command, the order of steps and nothing else."""
