@@ -1,0 +1,37 @@
+"""Shared fixtures: one thread for torch, and tiny checkpoints written once a session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reaches the network is a defect
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+Tiny = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Several workers share few cores; one thread each is fastest and repeatable."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """``tiny(family) -> Path``: a cached checkpoint. Read only; copy it before changing it."""
+    from tiny import tiny_checkpoint
+
+    made: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in made:
+            made[family] = tiny_checkpoint(family, tmp_path_factory.mktemp(family) / family)
+        return made[family]
+
+    return get
