@@ -1,0 +1,84 @@
+"""``moeprune calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from moeprune.cli.options import (
+    device_option,
+    dtype_option,
+    json_option,
+    model_argument,
+    output_option,
+    revision_option,
+    say,
+    trust_option,
+)
+from moeprune.cli.progress import progress
+
+
+@click.command("calibrate")
+@model_argument
+@output_option("the statistics (stats.safetensors)")
+@click.option(
+    "--domain",
+    "domains",
+    multiple=True,
+    metavar="NAME=SOURCE",
+    help="A domain and its text: builtin:NAME, a .jsonl or a .txt file. May be given several "
+    "times. Default: the six built-in domains.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["prefill"]),
+    default="prefill",
+    show_default=True,
+    help="prefill: one forward pass over the texts.",
+)
+@click.option("--samples", type=click.IntRange(min=1), help="Documents per domain. Default: all.")
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    default=2048,
+    show_default=True,
+    help="Tokens kept of a document.",
+)
+@click.option(
+    "--batch-tokens",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    help="Tokens in one forward pass, padding included.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Choice of documents.")
+@click.option(
+    "--shard",
+    default="0/1",
+    show_default=True,
+    metavar="I/N",
+    help="Measure documents I, I+N, … only; add shards up with 'moeprune merge'.",
+)
+@dtype_option("auto")
+@device_option
+@revision_option
+@trust_option
+@json_option
+def command(model: str, output: Path, shard: str, as_json: bool, **options: object) -> None:
+    """Measure how MODEL routes each domain's text, and save the sums.
+
+    The one long job: everything later is decided from the file it writes.
+    """
+    from moeprune.cli.text import parse_shard, stats_json, stats_text
+    from moeprune.stages.calibrate import calibrate
+
+    with progress() as on_progress:
+        stats = calibrate(
+            model,
+            output=output,
+            shard=parse_shard(shard),
+            on_progress=on_progress,
+            **{**options, "domains": options["domains"] or None},  # type: ignore[arg-type]
+        )
+    say(stats_json(stats, output), stats_text(stats, output), as_json=as_json)

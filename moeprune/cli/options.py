@@ -1,0 +1,73 @@
+"""Options that several commands share, and the two ways to say a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def model_argument(function: Command) -> Command:
+    """MODEL: a local folder or a Hub id."""
+    return click.argument("model", metavar="MODEL")(function)
+
+
+def output_option(what: str, *, metavar: str = "FILE") -> Callable[[Command], Command]:
+    """``-o`` / ``--output``: where the result goes."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar=metavar,
+        help=f"Where to write {what}.",
+    )
+
+
+def revision_option(function: Command) -> Command:
+    """``--revision`` of a Hub model."""
+    return click.option("--revision", help="Branch, tag or commit of a Hub model.")(function)
+
+
+def trust_option(function: Command) -> Command:
+    """``--trust-remote-code``: off unless asked for."""
+    return click.option(
+        "--trust-remote-code",
+        is_flag=True,
+        help="Run the Python code that comes with the checkpoint. Off by default.",
+    )(function)
+
+
+def dtype_option(default: str) -> Callable[[Command], Command]:
+    """``--dtype`` the model is loaded in."""
+    return click.option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default=default,
+        show_default=True,
+        help="Number type to load the model in; auto is the stored one.",
+    )
+
+
+def device_option(function: Command) -> Command:
+    """``--device`` the model runs on."""
+    return click.option(
+        "--device", help="Where to run, e.g. cpu or cuda:0. Default: a GPU where there is one."
+    )(function)
+
+
+def json_option(function: Command) -> Command:
+    """``--json``: the result for machines."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(
+        function
+    )
+
+
+def say(result: object, text: str, *, as_json: bool) -> None:
+    """Print a result to stdout: ``text`` for people, or ``result`` as JSON."""
+    click.echo(json.dumps(result, indent=1, ensure_ascii=False) if as_json else text)

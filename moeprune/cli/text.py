@@ -1,0 +1,69 @@
+"""How results read on a terminal. No torch, no numpy arithmetic: words only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprune.errors import UsageError
+
+if TYPE_CHECKING:
+    from moeprune.core.stats import CalibrationStats
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``"2/8"`` to ``(2, 8)``.
+
+    Raises:
+        UsageError: not of that form, or the index is outside.
+    """
+    index, slash, of = text.partition("/")
+    if slash and index.isdecimal() and of.isdecimal() and int(index) < int(of):
+        return int(index), int(of)
+    raise UsageError(f"--shard {text!r} is not I/N with 0 <= I < N, e.g. 0/4.")
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as aligned columns: the first column left, the others right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in the largest decimal unit that leaves at least 1."""
+    value = float(num_bytes)
+    for name in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} B" if name == "B" else f"{value:.2f} {name}"
+        value /= 1000
+    return f"{value:.2f} TB"
+
+
+def stats_json(stats: CalibrationStats, path: Path) -> dict[str, Any]:
+    """What calibrate and merge print for machines."""
+    return {
+        "output": str(path),
+        "model": stats.model.to_json(),
+        "domains": {
+            domain.name: {"documents": domain.documents, "tokens": domain.num_tokens()}
+            for domain in stats.domains
+        },
+    }
+
+
+def stats_text(stats: CalibrationStats, path: Path) -> str:
+    """What calibrate and merge print for people."""
+    model = stats.model
+    rows = [["domain", "documents", "tokens"]]
+    rows += [[d.name, f"{d.documents:,}", f"{d.num_tokens():,}"] for d in stats.domains]
+    return (
+        f"{model.name}: {model.model_type}, {model.num_layers} MoE layers x {model.width} experts, "
+        f"top-{model.top_k}\n{table(rows)}\nwritten to {path}"
+    )

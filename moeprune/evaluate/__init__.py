@@ -1,0 +1,1 @@
+"""Evaluation of live models: logits compared, questions answered."""
