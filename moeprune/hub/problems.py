@@ -1,0 +1,143 @@
+"""What went wrong with the Hub, in one line for a person, and never with a token in it.
+
+The client's own errors run over several lines and may quote what a server sent back, so their text
+is used only where nothing better is known, one line of it, with the token cut out. Callers raise
+outside the ``except`` block: a chained error would carry the client's text along.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+LOGIN = "Log in with 'hf auth login' or set HF_TOKEN."
+_TOKEN_LIKE = re.compile(r"hf_[A-Za-z0-9_-]{3,}|(?<=Bearer )[^\s'\"]+")
+_LONGEST = 200
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """The exceptions that a call of ``huggingface_hub`` may end in; imports the client.
+
+    ``OSError`` covers lost connections and a full disk, ``ValueError`` ids and arguments that the
+    client refuses, ``RuntimeError`` the transfer library below it.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, XetDownloadError
+
+    transport = [base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"]
+    found = (*transport, XetDownloadError, OSError, ValueError, RuntimeError)
+    return tuple(kind for kind in found if issubclass(kind, Exception))
+
+
+def explain(
+    error: BaseException,
+    *,
+    repo_id: str,
+    revision: str | None = None,
+    writing: bool = False,
+    token: str | None = None,
+) -> str:
+    """One line: what happened to ``repo_id`` and what to do.
+
+    Args:
+        error: what the client raised.
+        repo_id: the repository that was asked for.
+        revision: the revision that was asked for.
+        writing: True for an upload; the advice differs.
+        token: the token that was used; it is cut from any text taken from elsewhere.
+    """
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"{repo_id} is gated: accept its terms on its page on the Hub, then log in with "
+            "'hf auth login' or set HF_TOKEN."
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"{repo_id} has no revision {revision!r}. Name a branch, tag or commit of the "
+            "repository, or leave --revision out."
+        )
+    status = _status(error)
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+        return _missing(repo_id, status, writing=writing)
+    if status == 403:
+        return f"the Hub refuses {'to write' if writing else 'access'} to {repo_id} (403). " + (
+            "Use a token with write access to it, or a name of your own."
+            if writing
+            else "Ask its owners for access, or use a token that has it."
+        )
+    if status == 409:
+        return f"{repo_id} changed or exists in another form (409). Push again, or to another name."
+    if status is not None:
+        return f"the Hub answered {status} for {repo_id}{_said(error, token)}. " + (
+            "Try again later." if status >= 500 or status == 429 else "Correct this and repeat."
+        )
+    return _without_status(error, repo_id, token)
+
+
+def _status(error: BaseException) -> int | None:
+    """HTTP status of the error, or of the one it was made from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        response = getattr(seen, "response", None)
+        if response is not None and isinstance(response.status_code, int):
+            return int(response.status_code)
+        seen = seen.__cause__
+    return None
+
+
+def _missing(repo_id: str, status: int | None, *, writing: bool) -> str:
+    if writing and status == 404:
+        return (
+            f"the Hub finds no place for {repo_id} (404). Push to your own user name or to an "
+            "organisation you belong to."
+        )
+    if writing:
+        return f"the Hub does not know who pushes to {repo_id} (401). {LOGIN}"
+    return (
+        f"the Hub has no model {repo_id} that you can see, and there is no such folder here. "
+        f"Check the name. Is it private? {LOGIN}"
+    )
+
+
+def _without_status(error: BaseException, repo_id: str, token: str | None) -> str:
+    from huggingface_hub import errors
+
+    causes: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in causes:
+        causes.append(seen)
+        seen = seen.__cause__
+    if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
+        return (
+            f"{repo_id} needs the Hub, but HF_HUB_OFFLINE is set and the files are not all in the "
+            "cache. Unset it, or name a local folder."
+        )
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        # Only the system's words: the client's text may name other things.
+        return (
+            f"{repo_id}: {error.strerror or 'cannot write'}. Free space or permissions of the Hub "
+            "cache are at fault; HF_HOME moves it."
+            if isinstance(error, OSError)
+            else repo_id
+        )
+    if isinstance(error, errors.HFValidationError):
+        return f"{repo_id!r} is not a Hub id. Write it as ORG/NAME."
+    kind = type(error).__name__
+    return (
+        f"the Hub cannot be reached for {repo_id} ({kind}{_said(error, token)}). Check the "
+        "network, HF_ENDPOINT and proxies, and try again."
+    )
+
+
+def _said(error: BaseException, token: str | None) -> str:
+    """``": text"`` of the server or the client, one line of it without tokens; or nothing."""
+    text = getattr(error, "server_message", None) or (
+        "" if _status(error) is not None else str(error)
+    )
+    first = " ".join(str(text).split())
+    if token:
+        first = first.replace(token, "***")
+    first = _TOKEN_LIKE.sub("***", first).rstrip(". ")
+    return f": {first[:_LONGEST]}" if first else ""

@@ -1,0 +1,97 @@
+"""From what a user calls a model to a local folder: the folder itself, or a cached Hub snapshot.
+
+``huggingface_hub`` is imported only when a Hub id is met, so local work stays light. Python files
+of a repository are downloaded, because an export copies them, and never run here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from moeprune.errors import CheckpointError, HubError, UsageError
+
+# Weights in other formats (.bin, .pth, .gguf, .onnx) stay on the Hub.
+PATTERNS = (
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "*.txt",
+    "*.model",
+    "*.tiktoken",
+    "*.py",
+    "README.md",
+    "LICENSE*",
+)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
+
+
+def is_hub_id(name: str) -> bool:
+    """True if ``name`` is spelled as the Hub spells a repository: ``org/name``."""
+    return (
+        _HUB_ID.fullmatch(name) is not None
+        and len(name) <= 96
+        and "--" not in name
+        and ".." not in name
+        and not name.endswith(".git")
+    )
+
+
+def resolve_model(model: str | Path, *, revision: str | None = None) -> Path:
+    """Find the folder of a model, downloading it once if it is on the Hub.
+
+    Args:
+        model: a local folder (``~`` is expanded), or ``org/name`` on the Hub. A local folder of
+            that name wins. A ``Path`` is always local.
+        revision: branch, tag or commit on the Hub.
+
+    Returns:
+        The folder as given, or the snapshot in the Hub's cache.
+
+    Raises:
+        UsageError: a revision of a local folder.
+        CheckpointError: neither a folder nor a Hub id.
+        HubError: the Hub refused, has no such model or revision, or could not be reached.
+    """
+    folder = _local(model)
+    if folder is not None:
+        if revision is not None:
+            raise UsageError(
+                f"--revision {revision!r} is for models on the Hub, and {model} is a local folder. "
+                "Leave it out."
+            )
+        return folder
+    name = str(model)
+    if isinstance(model, Path) or not is_hub_id(name):
+        raise CheckpointError(
+            f"{name!r} is not a folder and not a Hub id. Name a checkpoint folder or ORG/NAME."
+        )
+    return _download(name, revision)
+
+
+def _local(model: str | Path) -> Path | None:
+    """The local folder ``model`` names, or None if there is nothing of that name."""
+    if not str(model) or "\0" in str(model):
+        raise CheckpointError(f"{str(model)!r} cannot name a model. Name a folder or ORG/NAME.")
+    try:
+        path = Path(model).expanduser()
+        if path.is_dir():
+            return path
+        exists = path.exists()
+    except (OSError, RuntimeError) as problem:  # RuntimeError: no such user in ~name
+        raise CheckpointError(f"{model} cannot be opened: {problem}.") from problem
+    if exists:
+        raise CheckpointError(f"{model} is a file; name the checkpoint folder that holds it.")
+    return None
+
+
+def _download(repo_id: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    from moeprune.hub.problems import client_errors, explain
+
+    try:
+        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(PATTERNS)))
+    except client_errors() as error:
+        message = explain(error, repo_id=repo_id, revision=revision)
+    raise HubError(message)
