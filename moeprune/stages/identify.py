@@ -1,0 +1,46 @@
+"""Open a model: resolve its name, read its headers, lay out its experts, take its fingerprint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeprune.architectures import layout_of
+from moeprune.checkpoint.index import CheckpointIndex, fingerprint
+from moeprune.core.layout import ModelFacts, MoeLayout
+from moeprune.hub.resolve import resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A checkpoint by its headers: nothing is loaded.
+
+    Attributes:
+        index: files and tensors.
+        layout: where its experts lie.
+        facts: what travels with stats and plans.
+    """
+
+    index: CheckpointIndex
+    layout: MoeLayout
+    facts: ModelFacts
+
+
+def open_model(model: str | Path, *, revision: str | None = None) -> OpenModel:
+    """Open a local folder or a Hub id.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        UnsupportedModelError: it is no MoE that moeprune can prune.
+        HubError: the Hub refused.
+    """
+    folder = resolve_model(model, revision=revision)
+    index = CheckpointIndex.open(folder)
+    layout = layout_of(index.config, index.tensors)
+    routers = [name for name, rule in layout.tensors.items() if rule.role == "router"]
+    facts = layout.facts(
+        name=str(model) if not Path(model).is_dir() else folder.resolve().name,
+        fingerprint=fingerprint(index, routers),
+        total_bytes=index.total_bytes,
+    )
+    return OpenModel(index, layout, facts)
