@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(moeprune.__version__, prog_name="moeprune")
 def cli() -> None:
-    """Prune whole experts from Mixture-of-Experts models into standalone checkpoints.
+    r"""Prune whole experts from Mixture-of-Experts models into standalone checkpoints.
 
     \b
     The usual way:

@@ -1,0 +1,186 @@
+"""Check an exported folder against its source, tensor by tensor and byte by byte.
+
+Written apart from the code that makes the edits: it derives from the layout and the kept ids what
+each stored tensor must hold, so that a mistake there does not hide itself here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
+from moeprune.core.layout import ExpertTensor, MoeLayout
+from moeprune.core.progress import OnProgress, Progress, ignore
+
+_CHUNK = 8 << 20
+_EXPERT_NUMBER = re.compile(r"(?<=\bexperts\.)(\d+)(?=\.)")
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was compared, and what did not hold.
+
+    Attributes:
+        tensors: tensors of the export that equal what they must be.
+        dropped: tensors of the source that left with their expert.
+        bytes_compared: bytes of the export that were compared with the source.
+        problems: one line each; empty means the export is what the plan says.
+    """
+
+    tensors: int = 0
+    dropped: int = 0
+    bytes_compared: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def audit(
+    source: CheckpointIndex,
+    export: CheckpointIndex,
+    *,
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+    on_progress: OnProgress = ignore,
+) -> Audit:
+    """Compare every tensor of ``export`` with what ``source`` holds for it.
+
+    Args:
+        source: the checkpoint that was pruned.
+        export: the checkpoint that came out.
+        layout: of the source.
+        keep: L sequences of the original ids of the experts that stay, ascending.
+        on_progress: told of the bytes compared.
+
+    Returns:
+        Counts and problems; nothing is raised for a difference.
+    """
+    with ExitStack() as stack:
+        return _audit(
+            source,
+            export,
+            (_Shards(source, stack), _Shards(export, stack)),
+            layout=layout,
+            keep=keep,
+            on_progress=on_progress,
+        )
+
+
+def _audit(
+    source: CheckpointIndex,
+    export: CheckpointIndex,
+    shards: tuple[_Shards, _Shards],
+    *,
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+    on_progress: OnProgress,
+) -> Audit:
+    result = Audit()
+    expected: set[str] = set()
+    total = export.total_bytes
+    for name, entry in source.entries.items():
+        rule = layout.tensors.get(name)
+        ids = keep[rule.row] if rule else ()
+        if rule is not None and rule.expert is not None and rule.expert not in ids:
+            result.dropped += 1
+            continue
+        target = _target_name(name, rule, ids)
+        expected.add(target)
+        other = export.entries.get(target)
+        if other is None:
+            result.problems.append(f"{target} is missing (it is {name} of the source)")
+            continue
+        problem = _compare(*shards, entry, other, rule, ids)
+        if problem:
+            result.problems.append(f"{target}: {problem}")
+        else:
+            result.tensors += 1
+        result.bytes_compared += other.info.nbytes
+        on_progress(Progress("verify bytes", result.bytes_compared, total, "bytes"))
+    for name in export.entries:
+        if name not in expected:
+            result.problems.append(f"{name} is in the export but not due from the source")
+    return result
+
+
+def _target_name(name: str, rule: ExpertTensor | None, ids: Sequence[int]) -> str:
+    if rule is None or rule.expert is None:
+        return name
+    new = str(list(ids).index(rule.expert))
+    return _EXPERT_NUMBER.sub(
+        lambda match: new if int(match[1]) == rule.expert else match[1], name, count=1
+    )
+
+
+def _compare(
+    mine: _Shards,
+    theirs: _Shards,
+    entry: TensorEntry,
+    other: TensorEntry,
+    rule: ExpertTensor | None,
+    ids: Sequence[int],
+) -> str:
+    if entry.info.dtype != other.info.dtype:
+        return f"is {other.info.dtype}, the source has {entry.info.dtype}"
+    shape = list(entry.info.shape)
+    ranges: Iterator[tuple[int, int]] = iter([(entry.start, entry.end)])
+    if rule is not None and rule.axis is not None:
+        length = shape[rule.axis]
+        kept = [*ids, *range(length // rule.block - rule.extra, length // rule.block)]
+        ranges = _row_ranges(entry, axis=rule.axis, block=rule.block, kept=kept)
+        shape[rule.axis] = len(kept) * rule.block
+    if tuple(shape) != other.info.shape:
+        return f"has shape {list(other.info.shape)}, expected {shape}"
+    at = other.start
+    for start, end in ranges:
+        while start < end:
+            size = min(end - start, _CHUNK)
+            if mine.read(entry.file, start, size) != theirs.read(other.file, at, size):
+                return f"bytes differ from the source's (from byte {at - other.start} on)"
+            start, at = start + size, at + size
+    return "" if at == other.end else "holds more bytes than expected"
+
+
+def _row_ranges(
+    entry: TensorEntry, *, axis: int, block: int, kept: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Byte ranges of the kept positions on ``axis``, in the order of the sliced tensor."""
+    shape = entry.info.shape
+    outer = math.prod(shape[:axis])
+    step = entry.info.nbytes // outer
+    row = step // shape[axis] * block
+    for index in range(outer):
+        base = entry.start + index * step
+        for position in kept:
+            yield base + position * row, base + (position + 1) * row
+
+
+class _Shards:
+    """Reads byte ranges of a checkpoint's shards; each file is opened once."""
+
+    def __init__(self, index: CheckpointIndex, stack: ExitStack) -> None:
+        self._files: dict[str, BinaryIO] = {
+            name: stack.enter_context((index.path / name).open("rb", buffering=0))
+            for name in index.files
+        }
+
+    def read(self, file: str, start: int, size: int) -> bytes:
+        handle = self._files[file]
+        handle.seek(start)
+        return handle.read(size)
+
+
+def config_differences(
+    source: Mapping[str, object], export: Mapping[str, object], *, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], object, object]]:
+    """Every key path whose value differs between two configs, with both values (None = absent)."""
+    for key in sorted(set(source) | set(export)):
+        mine, theirs = source.get(key), export.get(key)
+        here = (*path, key)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            yield from config_differences(mine, theirs, path=here)
+        elif mine != theirs or type(mine) is not type(theirs):
+            yield here, mine, theirs

@@ -1,0 +1,155 @@
+"""Forbid experts to the routers of a live model: the oracle every export is checked against.
+
+A uniform export computes exactly what the full model computes when the removed experts' router
+logits are −inf and, where a router selects by a biased score, their biases are −inf too. No weight
+moves, so one loaded model can stand for any plan.
+
+L MoE layers, E experts of a layer, T tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from moeprune.errors import UnsupportedModelError, VerificationError
+
+_LINEAR = frozenset(
+    {nn.functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm}
+)
+_SELECTION_BIAS = re.compile(
+    r"(^|\.)(e_score_correction_bias|expert_bias|router_bias|balancing_biases)$"
+)
+
+
+class _MaskLogits(TorchFunctionMode):
+    """While active, every linear map onto E outputs gives −inf for the removed experts."""
+
+    def __init__(self, removed_ids: Sequence[int], num_experts: int) -> None:
+        super().__init__()
+        self._removed_ids = torch.tensor(removed_ids, dtype=torch.long)
+        self._num_experts = num_experts
+        self.hits = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _LINEAR and result.shape[-1] == self._num_experts:
+            self.hits += 1
+            result = result.index_fill(-1, self._removed_ids.to(result.device), -torch.inf)
+        return result
+
+
+@contextmanager
+def masked_experts(
+    model: nn.Module,
+    *,
+    router_module: str,
+    layer_ids: Sequence[int],
+    num_experts: Sequence[int],
+    removed: Sequence[Sequence[int]],
+) -> Iterator[None]:
+    """Within the block, no router of ``model`` can choose the removed experts.
+
+    Args:
+        model: a loaded model; parameters and modules are restored at the end.
+        router_module: name of the router after ``layers.<i>.``, e.g. ``mlp.gate``.
+        layer_ids: (L,) MoE layers.
+        num_experts: (L,) routed experts of each.
+        removed: L sequences of expert ids.
+
+    Raises:
+        UnsupportedModelError: the model has no such router.
+        VerificationError: at the end of the block, if a router ran without its logits having been
+            masked: then nothing computed inside means anything.
+    """
+    routers = find_routers(model, router_module=router_module, layer_ids=layer_ids)
+    with ExitStack() as stack:
+        for layer, router, width, ids in zip(layer_ids, routers, num_experts, removed, strict=True):
+            if ids:
+                stack.enter_context(_masked_bias(model, router[0], width, ids))
+                stack.enter_context(_masked_router(router[1], width, ids, layer=layer))
+        yield
+
+
+def find_routers(
+    model: nn.Module, *, router_module: str, layer_ids: Sequence[int]
+) -> list[tuple[str, nn.Module]]:
+    """Name and module of each MoE layer's router, in the order of ``layer_ids``.
+
+    Raises:
+        UnsupportedModelError: a layer has none, or several.
+    """
+    pattern = re.compile(rf"(?:^|\.)(?:layers|blocks)\.(\d+)\.{re.escape(router_module)}$")
+    found: dict[int, list[tuple[str, nn.Module]]] = {}
+    for name, module in model.named_modules():
+        match = pattern.search(name)
+        if match and not re.search(r"vision|visual|audio|talker", name):
+            found.setdefault(int(match[1]), []).append((name, module))
+    for layer in layer_ids:
+        if len(found.get(layer, [])) != 1:
+            raise UnsupportedModelError(
+                f"layer {layer} of the loaded {type(model).__name__} has "
+                f"{len(found.get(layer, []))} modules named {router_module!r}, expected 1: "
+                "transformers and moeprune disagree on this family."
+            )
+    return [found[layer][0] for layer in layer_ids]
+
+
+@contextmanager
+def _masked_router(
+    router: nn.Module, num_experts: int, removed_ids: Sequence[int], *, layer: int
+) -> Iterator[None]:
+    mode = _MaskLogits(removed_ids, num_experts)
+    calls = 0
+    own = router.__dict__.get("forward")
+    forward = router.forward
+
+    def masked(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        with mode:
+            return forward(*args, **kwargs)
+
+    # On the instance, never the class: accelerate shadows class forwards on dispatched models.
+    router.__dict__["forward"] = masked
+    try:
+        yield
+        if calls == 0 or mode.hits < calls:
+            raise VerificationError(
+                f"layer {layer}: {mode.hits} of {calls} router calls were masked; the masked model "
+                "cannot be trusted as a reference for this family."
+            )
+    finally:
+        if own is None:
+            del router.__dict__["forward"]
+        else:
+            router.__dict__["forward"] = own
+
+
+@contextmanager
+def _masked_bias(
+    model: nn.Module, router_name: str, num_experts: int, removed_ids: Sequence[int]
+) -> Iterator[None]:
+    """Selection biases of the router or of its block become −inf for the removed experts."""
+    block = model.get_submodule(router_name.rpartition(".")[0])
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    named = [*block.named_parameters(), *block.named_buffers()]
+    with torch.no_grad():
+        for name, tensor in named:
+            if _SELECTION_BIAS.search(name) and tensor.shape[-1] == num_experts:
+                saved.append((tensor, tensor.clone()))
+                tensor[..., list(removed_ids)] = -torch.inf
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in saved:
+                tensor.copy_(value)

@@ -1,0 +1,241 @@
+"""verify: an exported folder is exactly its source without the removed experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprune.architectures import layout_of
+from moeprune.artefact import read_json
+from moeprune.checkpoint.audit import Audit, audit, config_differences
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.core.layout import MoeLayout
+from moeprune.core.plan import PrunePlan
+from moeprune.core.progress import OnProgress, Progress, ignore
+from moeprune.errors import CheckpointError, MoePruneError, UsageError
+from moeprune.stages.identify import open_model
+
+if TYPE_CHECKING:
+    from moeprune.evaluate.logits import LogitDifference
+
+PROMPTS = (
+    "The river rises in the mountains and reaches the sea after",
+    "def area(width: float, height: float) -> float:\n    return",
+    "Q: A train leaves at 9:40 and arrives at 11:05. How long does it take?\nA:",
+    "Größe, naïve café, 你好, Привет — and then",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What verify found.
+
+    Attributes:
+        problems: one line each; empty means every check held.
+        tensors: tensors of the export that equal the source's.
+        dropped: tensors of the source that left with their expert.
+        bytes_compared: bytes compared with the source.
+        logits: the logit comparison, None where it was not asked for.
+        tolerance: what the logits were held to.
+    """
+
+    problems: tuple[str, ...]
+    tensors: int
+    dropped: int
+    bytes_compared: int
+    logits: LogitDifference | None
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check held."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object of plain types."""
+        body: dict[str, Any] = {
+            "ok": self.ok,
+            "problems": list(self.problems),
+            "tensors": self.tensors,
+            "dropped": self.dropped,
+            "bytes_compared": self.bytes_compared,
+        }
+        if self.logits is not None:
+            body["logits"] = {
+                "largest_difference": self.logits.largest,
+                "largest_logit": self.logits.scale,
+                "same_argmax": self.logits.same_argmax,
+                "positions": self.logits.positions,
+                "tolerance": self.tolerance,
+            }
+        return body
+
+    def to_text(self) -> str:
+        """What a person reads."""
+        lines = [
+            f"tensors: {self.tensors} equal to the source's, {self.dropped} left with their expert",
+            f"bytes: {self.bytes_compared:,} compared",
+        ]
+        if self.logits is not None:
+            lines.append(
+                f"logits: largest difference {self.logits.largest:.2e} from the source with the "
+                f"removed experts masked, at {self.logits.positions} positions"
+            )
+        lines += [f"FAILED: {problem}" for problem in self.problems[:20]]
+        if len(self.problems) > 20:
+            lines.append(f"… and {len(self.problems) - 20} more problems")
+        lines.append("verified" if self.ok else "not verified")
+        return "\n".join(lines)
+
+
+def verify(
+    out: str | Path,
+    *,
+    source: str | Path,
+    forward: bool = False,
+    tolerance: float = 1e-5,
+    dtype: str = "float32",
+    device: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    on_progress: OnProgress = ignore,
+) -> VerifyReport:
+    """Check the exported folder ``out`` against the checkpoint it came from.
+
+    Structure: every tensor of the source is kept, sliced or dropped as the plan inside ``out``
+    says, kept rows are byte-identical, shapes match ``out``'s own config, and config.json differs
+    in the expert counts only.
+
+    Args:
+        out: a folder that ``export`` wrote.
+        source: folder or Hub id of the model it was exported from.
+        forward: also load both models and compare the logits of a few prompts: the export's
+            against the source's with the removed experts masked to −inf.
+        tolerance: largest logit difference that passes, relative where logits exceed 1.
+        dtype: to load the models in for ``forward``.
+        device: to run them on.
+        revision: of a Hub source.
+        trust_remote_code: run code that comes with the source checkpoint.
+        on_progress: told of bytes compared.
+
+    Returns:
+        The report; a failed check is in ``report.problems``, not raised.
+
+    Raises:
+        CheckpointError: a folder cannot be read at all, or ``out`` was not made by export.
+        MismatchError: ``out`` was exported from another model.
+    """
+    opened = open_model(source, revision=revision)
+    source_index, layout = opened.index, opened.layout
+    out_index = CheckpointIndex.open(Path(out))
+    if out_index.path.resolve() == source_index.path.resolve():
+        raise UsageError(f"{out} and its --source are the same folder; name the pruned one first.")
+    plan = exported_plan(out_index.path)
+    plan.check_against(opened.facts)
+    found = audit(source_index, out_index, layout=layout, keep=plan.keep, on_progress=on_progress)
+    problems = [*found.problems, *_config_problems(source_index, out_index, layout, plan)]
+    logits = None
+    if forward and not problems:
+        on_progress(Progress("verify logits", 0, 0, "prompts"))
+        logits = _compare_forward(
+            source_index.path,
+            out_index.path,
+            layout=layout,
+            plan=plan,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
+        if not logits.within(tolerance):
+            problems.append(
+                f"logits differ by {logits.largest:.3g} from the source with the removed experts "
+                f"masked (largest logit {logits.scale:.3g}, tolerance {tolerance:g})"
+            )
+    return _report(found, problems, logits, tolerance)
+
+
+def exported_plan(out: Path) -> PrunePlan:
+    """The plan that ``out`` was exported with.
+
+    Raises:
+        CheckpointError: the folder holds none.
+    """
+    path = out / "moeprune.json"
+    body = read_json(path, error=CheckpointError, what="what 'moeprune export' writes")
+    if not isinstance(body, dict) or not isinstance(body.get("plan"), dict):
+        raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
+    return PrunePlan.from_json(body["plan"], path=path)
+
+
+def _config_problems(
+    source: CheckpointIndex, out: CheckpointIndex, layout: MoeLayout, plan: PrunePlan
+) -> list[str]:
+    problems = []
+    owned = set(layout.count_keys)
+    for path, mine, theirs in config_differences(source.config, out.config):
+        if path not in owned:
+            problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
+    try:
+        counts = layout_of(out.config, out.tensors).num_experts
+    except MoePruneError as error:
+        return [*problems, f"the export cannot be read back: {error}"]
+    for layer, have, ids in zip(layout.layer_ids, counts, plan.keep, strict=True):
+        if have != len(ids):
+            problems.append(f"layer {layer} has {have} experts, the plan keeps {len(ids)}")
+    return problems
+
+
+def _compare_forward(
+    source: Path,
+    out: Path,
+    *,
+    layout: MoeLayout,
+    plan: PrunePlan,
+    dtype: str,
+    device: str | None,
+    trust_remote_code: bool,
+) -> LogitDifference:
+    from moeprune.evaluate.logits import compare_logits, prompt_logits, random_prompts
+    from moeprune.observe.load import load_causal_lm, load_tokenizer
+    from moeprune.routing.mask import masked_experts
+
+    def loaded(path: Path) -> Any:
+        return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+
+    full = loaded(source)
+    vocabulary = int(full.get_input_embeddings().num_embeddings)
+    prompts: Sequence[Sequence[int]]
+    if (source / "tokenizer.json").is_file() or (source / "tokenizer_config.json").is_file():
+        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        prompts = [ids for text in PROMPTS if (ids := tokenizer(text)["input_ids"])]
+    else:
+        prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
+    removed = [
+        sorted(set(range(count)) - set(ids))
+        for count, ids in zip(layout.num_experts, plan.keep, strict=True)
+    ]
+    with masked_experts(
+        full,
+        router_module=layout.router_module,
+        layer_ids=layout.layer_ids,
+        num_experts=layout.num_experts,
+        removed=removed,
+    ):
+        reference = prompt_logits(full, prompts)
+    del full  # one model in memory at a time
+    return compare_logits(reference, prompt_logits(loaded(out), prompts))
+
+
+def _report(
+    found: Audit, problems: Sequence[str], logits: LogitDifference | None, tolerance: float
+) -> VerifyReport:
+    return VerifyReport(
+        problems=tuple(problems),
+        tensors=found.tensors,
+        dropped=found.dropped,
+        bytes_compared=found.bytes_compared,
+        logits=logits,
+        tolerance=tolerance,
+    )
