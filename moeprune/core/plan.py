@@ -1,0 +1,243 @@
+"""A pruning plan: which experts stay in every layer, and what that costs; checks itself.
+
+D domains, L MoE layers, E routed experts of a layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeprune.artefact import read_json, write_bytes
+from moeprune.core import plan_text
+from moeprune.core.layout import ModelFacts
+from moeprune.core.limits import MIN_PER_GROUP
+from moeprune.errors import MismatchError, PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePlan:
+    """Which experts stay. Whoever holds one may trust that the model it leaves can run.
+
+    Attributes:
+        model_name: Hub id or folder name, for people.
+        model_fingerprint: of the checkpoint, see ``ModelFacts``.
+        model_type: of the config that states the experts.
+        top_k: experts run per token.
+        num_groups: router groups, 1 = none.
+        top_groups: groups a token may choose from.
+        layer_ids: (L,) index of each MoE layer in the checkpoint, ascending.
+        num_experts: (L,) routed experts of each layer before pruning.
+        keep: (L,) the original ids of the experts that stay, ascending.
+        stats_sha256: of the stats file, or None if the plan was made from stats in memory.
+        method: how it was made; ``"manual"`` for a plan written by hand.
+        criterion: what an expert's worth was.
+        allocation: ``"uniform"``, ``"global"``, …
+        options: what was asked for, plain JSON values.
+        domain_loss: domain -> share of its router mass in the removed experts.
+        worst_domain: the domain that loses most, or None if no loss is known.
+        worst_domain_loss: its loss.
+        lower_bound: a proven lower bound of the worst-domain loss, or None if not computed.
+        routing: ``entropy_ratio`` and ``regime`` of the model, plain JSON values.
+        size: ``bytes_before`` and ``bytes_after``.
+        stability: ``jaccard``: how much of the plan other text would have chosen too.
+        warnings: one line each, for people.
+    """
+
+    model_name: str
+    model_fingerprint: str
+    model_type: str
+    top_k: int
+    num_groups: int = 1
+    top_groups: int = 1
+    layer_ids: tuple[int, ...]
+    num_experts: tuple[int, ...]
+    keep: tuple[tuple[int, ...], ...]
+    stats_sha256: str | None = None
+    method: str = "manual"
+    criterion: str = "manual"
+    allocation: str = "manual"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    domain_loss: Mapping[str, float] = field(default_factory=dict)
+    worst_domain: str | None = None
+    worst_domain_loss: float | None = None
+    lower_bound: float | None = None
+    routing: Mapping[str, Any] = field(default_factory=dict)
+    size: Mapping[str, Any] = field(default_factory=dict)
+    stability: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layer_ids:
+            raise PlanError("the plan has no layer; list every MoE layer of the model.")
+        if not len(self.layer_ids) == len(self.num_experts) == len(self.keep):
+            raise PlanError(
+                f"the plan has {len(self.layer_ids)} layers, {len(self.num_experts)} expert counts "
+                f"and {len(self.keep)} lists of kept experts; give one of each per layer."
+            )
+        for before, after in zip(self.layer_ids, self.layer_ids[1:], strict=False):
+            if before >= after:
+                raise PlanError(
+                    f"layer {after} stands after layer {before}; list every layer once, in order."
+                )
+        if min(self.top_k, self.num_groups, self.top_groups) < 1:
+            raise PlanError(
+                f"top_k {self.top_k}, num_groups {self.num_groups} and top_groups "
+                f"{self.top_groups} must be positive; copy them from 'moeprune inspect'."
+            )
+        for layer, count, ids in zip(self.layer_ids, self.num_experts, self.keep, strict=True):
+            self._check_layer(layer, count, ids)
+        if not self.num_removed:
+            raise PlanError("the plan removes no expert; take at least one id out of a 'keep'.")
+
+    def _check_layer(self, layer: int, count: int, ids: tuple[int, ...]) -> None:
+        if count < 1:
+            raise PlanError(f"layer {layer} has {count} experts; list MoE layers only.")
+        for index, expert in enumerate(ids):
+            if not 0 <= expert < count:
+                raise PlanError(
+                    f"layer {layer} keeps expert {expert}, but has experts 0 to {count - 1}; "
+                    "take it out of 'keep'."
+                )
+            if index and expert <= ids[index - 1]:
+                problem = "twice" if expert in ids[:index] else f"after expert {ids[index - 1]}"
+                raise PlanError(
+                    f"layer {layer} lists expert {expert} {problem}; list ascending ids, each once."
+                )
+        if len(ids) == count:
+            return  # nothing leaves: the layer is what the model already runs
+        if len(ids) < self.top_k:
+            raise PlanError(
+                f"layer {layer} keeps {len(ids)} experts, but each token runs {self.top_k}; "
+                f"keep at least {self.top_k}."
+            )
+        if self.num_groups > 1:
+            self._check_groups(layer, count, ids)
+
+    def _check_groups(self, layer: int, count: int, ids: tuple[int, ...]) -> None:
+        groups = self.num_groups
+        if count % groups:
+            raise PlanError(
+                f"layer {layer} has {count} experts, which do not divide into {groups} groups; "
+                "num_groups must be the model's."
+            )
+        kept_G = [0] * groups
+        for expert in ids:
+            kept_G[expert * groups // count] += 1
+        if len(set(kept_G)) != 1:
+            raise PlanError(
+                f"layer {layer} keeps {kept_G} experts of its {groups} router groups; "
+                "keep the same number of each."
+            )
+        least = max(MIN_PER_GROUP, -(-self.top_k // self.top_groups))
+        if kept_G[0] < least:
+            raise PlanError(
+                f"layer {layer} keeps {kept_G[0]} experts of each router group; each token needs "
+                f"{least} of a group, so keep at least {least * groups} in the layer."
+            )
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layer_ids)
+
+    @property
+    def num_removed(self) -> int:
+        """Experts that leave, in all layers."""
+        return sum(self.num_experts) - sum(len(ids) for ids in self.keep)
+
+    @property
+    def ratio(self) -> float:
+        """Share of the routed experts that leave."""
+        return self.num_removed / sum(self.num_experts)
+
+    @property
+    def removed(self) -> tuple[tuple[int, ...], ...]:
+        """(L,) original ids of the experts that leave, ascending."""
+        return tuple(
+            tuple(sorted(set(range(count)) - set(ids)))
+            for count, ids in zip(self.num_experts, self.keep, strict=True)
+        )
+
+    @property
+    def uniform_count(self) -> int | None:
+        """Experts that every layer keeps, or None where layers keep different numbers."""
+        counts = {len(ids) for ids in self.keep}
+        return counts.pop() if len(counts) == 1 else None
+
+    def keep_mask_LE(self) -> NDArray[np.bool_]:
+        """(L, E) bool, True = the expert stays; False beyond the experts of a narrow layer."""
+        mask_LE = np.zeros((self.num_layers, max(self.num_experts)), dtype=np.bool_)
+        for row, ids in enumerate(self.keep):
+            mask_LE[row, list(ids)] = True
+        return mask_LE
+
+    def check_against(self, facts: ModelFacts) -> PrunePlan:
+        """Return the plan itself if it was made for this model.
+
+        Raises:
+            MismatchError: it was not; the message names both fingerprints, or what differs.
+        """
+        if self.model_fingerprint != facts.fingerprint:
+            raise MismatchError(
+                f"the plan is for {self.model_name} (fingerprint {self.model_fingerprint[:12]}), "
+                f"this is {facts.name} ({facts.fingerprint[:12]}). Use the model the plan was "
+                "made for, or make a plan for this one."
+            )
+        for name, mine, theirs in (
+            ("layers", self.layer_ids, facts.layer_ids),
+            ("experts per layer", self.num_experts, facts.num_experts),
+            ("experts per token", self.top_k, facts.top_k),
+            ("router groups", self.num_groups, facts.num_groups),
+            ("router groups per token", self.top_groups, facts.top_groups),
+        ):
+            if mine != theirs:
+                raise MismatchError(
+                    f"the plan states {name} {_short(mine)}, {facts.name} has {_short(theirs)}. "
+                    "Undo the edit, or make the plan again."
+                )
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of ``plan.json``."""
+        return plan_text.to_json(self)
+
+    def to_bytes(self) -> bytes:
+        """``plan.json``: sorted keys, one line a layer; same plan, same bytes."""
+        return plan_text.dumps(self.to_json()).encode()
+
+    def save(self, path: Path) -> None:
+        """Write ``plan.json``, complete or not at all.
+
+        Raises:
+            OutputError: the path cannot be written.
+        """
+        write_bytes(path, self.to_bytes())
+
+    @classmethod
+    def from_json(cls, body: Any, *, path: object) -> PrunePlan:
+        """Rebuild and check a plan; ``path`` is named in messages.
+
+        Raises:
+            PlanError: not a plan, or one that leaves a model that cannot run.
+        """
+        return cls(**plan_text.from_json(body, path=path))
+
+    @classmethod
+    def load(cls, path: Path) -> PrunePlan:
+        """Read ``plan.json`` and check it: a person may have edited it.
+
+        Raises:
+            PlanError: not a plan, or one that leaves a model that cannot run.
+        """
+        return cls.from_json(read_json(path, error=PlanError, what="a plan"), path=path)
+
+
+def _short(value: object) -> str:
+    return re.sub(r"^(.{60}).*$", r"\1…", str(value))

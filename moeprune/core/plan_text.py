@@ -1,0 +1,156 @@
+"""plan.json: its text and its keys, read from a file that a person may have edited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from moeprune.artefact import check_schema
+from moeprune.errors import PlanError
+
+if TYPE_CHECKING:
+    from moeprune.core.plan import PrunePlan
+
+SCHEMA = "moeprune.plan/1"
+
+
+def to_json(plan: PrunePlan) -> dict[str, Any]:
+    """The JSON object of a plan; what was not computed has no key."""
+    body: dict[str, Any] = {
+        "schema": SCHEMA,
+        "model": {
+            "name": plan.model_name,
+            "fingerprint": plan.model_fingerprint,
+            "model_type": plan.model_type,
+            "top_k": plan.top_k,
+            "num_groups": plan.num_groups,
+            "top_groups": plan.top_groups,
+        },
+        "stats": plan.stats_sha256,
+        "method": plan.method,
+        "criterion": plan.criterion,
+        "allocation": plan.allocation,
+        "ratio": plan.ratio,
+        "options": dict(plan.options),
+        "layers": [
+            {"layer": layer, "num_experts": count, "keep": list(ids)}
+            for layer, count, ids in zip(plan.layer_ids, plan.num_experts, plan.keep, strict=True)
+        ],
+        "domain_loss": dict(plan.domain_loss),
+        "worst_domain": plan.worst_domain,
+        "worst_domain_loss": plan.worst_domain_loss,
+        "lower_bound": plan.lower_bound,
+        "routing": dict(plan.routing),
+        "size": dict(plan.size),
+        "stability": dict(plan.stability),
+        "warnings": list(plan.warnings),
+    }
+    if plan.lower_bound is None:
+        del body["lower_bound"]
+    return body
+
+
+def dumps(body: Mapping[str, Any]) -> str:
+    """Sorted keys, one line per layer and per entry of an object: fit to read and to diff."""
+    blocks = []
+    for key in sorted(body):
+        value = body[key]
+        if isinstance(value, Mapping) and value:
+            lines = [f"    {_line(name)}: {_line(value[name])}" for name in sorted(value)]
+            text = "{\n" + ",\n".join(lines) + "\n  }"
+        elif isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(f"    {_line(item)}" for item in value) + "\n  ]"
+        else:
+            text = _line(value)
+        blocks.append(f"  {_line(key)}: {text}")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def _line(value: Any) -> str:
+    # Not sorted: a layer's line reads layer, num_experts, keep; options below the first level
+    # are sorted by whoever builds them.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def from_json(body: Any, *, path: object) -> dict[str, Any]:
+    """The arguments of ``PrunePlan`` from the JSON object.
+
+    Only ``schema``, ``model`` and ``layers`` are needed, so a plan can be written by hand.
+    ``ratio`` is not read: it follows from the layers.
+
+    Raises:
+        PlanError: a key is missing or its value has another type; the message names it.
+    """
+    if not isinstance(body, dict):
+        raise PlanError(f"{path} is not a plan: it holds no JSON object.")
+    check_schema(body, schema=SCHEMA, path=path, error=PlanError)
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:
+        raise PlanError(f"{path} holds NaN or Infinity; use a number, or null.") from None
+    model = _get(body, "model", dict, path)
+    layers = _get(body, "layers", list, path)
+    values: dict[str, Any] = {
+        "model_name": _get(model, "name", str, path, within="model."),
+        "model_fingerprint": _get(model, "fingerprint", str, path, within="model."),
+        "model_type": _get(model, "model_type", str, path, within="model."),
+    }
+    for key in ("top_k", "num_groups", "top_groups"):
+        values[key] = _get(model, key, int, path, within="model.")
+    rows = [_row(entry, index, path) for index, entry in enumerate(layers)]
+    values["layer_ids"] = tuple(layer for layer, _, _ in rows)
+    values["num_experts"] = tuple(count for _, count, _ in rows)
+    values["keep"] = tuple(ids for _, _, ids in rows)
+    for key in ("method", "criterion", "allocation", "worst_domain"):
+        if body.get(key) is not None:
+            values[key] = _get(body, key, str, path)
+    for key in ("options", "domain_loss", "routing", "size", "stability"):
+        if key in body:
+            values[key] = _get(body, key, dict, path)
+    for key in ("worst_domain_loss", "lower_bound"):
+        if body.get(key) is not None:
+            values[key] = _number(body[key], key, path)
+    for name, loss in values.get("domain_loss", {}).items():
+        _number(loss, f"domain_loss.{name}", path)
+    if body.get("stats") is not None:
+        values["stats_sha256"] = _get(body, "stats", str, path)
+    warnings = _get(body, "warnings", list, path) if "warnings" in body else []
+    values["warnings"] = tuple(str(warning) for warning in warnings)
+    return values
+
+
+def _row(entry: Any, index: int, path: object) -> tuple[int, int, tuple[int, ...]]:
+    if not isinstance(entry, dict):
+        raise PlanError(
+            f"{path}: entry {index} of 'layers' is {entry!r}; "
+            'it should be {"layer": …, "num_experts": …, "keep": […]}.'
+        )
+    layer = _get(entry, "layer", int, path, within=f"layers[{index}].")
+    within = f"layer {layer}: "
+    count = _get(entry, "num_experts", int, path, within=within)
+    keep = _get(entry, "keep", list, path, within=within)
+    for expert in keep:
+        if type(expert) is not int:
+            raise PlanError(
+                f"{path}: layer {layer} keeps {expert!r}, which is not the number of an expert."
+            )
+    return layer, count, tuple(keep)
+
+
+def _get(body: Mapping[str, Any], key: str, kind: type, path: object, *, within: str = "") -> Any:
+    if key not in body:
+        raise PlanError(f"{path}: {within}{key} is missing; a plan needs it.")
+    value = body[key]
+    if type(value) is not kind:
+        raise PlanError(f"{path}: {within}{key} is {value!r}; it should be {_KINDS[kind]}.")
+    return value
+
+
+def _number(value: Any, name: str, path: object) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise PlanError(f"{path}: {name} is {value!r}; it should be a number from 0 to 1.")
+    return float(value)
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
