@@ -1,0 +1,110 @@
+"""Move byte ranges between files: in the kernel where it can, else through one bounded buffer."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from moeprune.checkpoint.edits import RowRuns
+from moeprune.errors import CheckpointError
+
+# The kernel is asked for pieces of this size, so that progress and interrupts come through.
+_KERNEL_BYTES = 64 << 20
+_BUFFER_BYTES = 4 << 20
+# Runs shorter than this are gathered by numpy: a system call for each would cost more.
+_SHORT_RUN = 256 << 10
+_NOT_HERE = frozenset(
+    {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY}
+)
+
+OnBytes = Callable[[int], None]
+
+
+class Copier:
+    """Copies to the end of ``target``; both files are unbuffered."""
+
+    def __init__(self, target: BinaryIO, on_bytes: OnBytes) -> None:
+        self._target = target
+        self._on_bytes = on_bytes
+        self._in_kernel = hasattr(os, "copy_file_range")
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append ``data``, whole."""
+        view = memoryview(data)
+        while view:
+            view = view[self._target.write(view) :]
+
+    def copy(self, source: BinaryIO, start: int, end: int) -> None:
+        """Append the bytes [start, end) of ``source``.
+
+        Raises:
+            CheckpointError: the source has become shorter than its header said.
+            OSError: the target cannot be written.
+        """
+        while start < end and self._in_kernel:
+            count = min(end - start, _KERNEL_BYTES)
+            try:
+                done = os.copy_file_range(source.fileno(), self._target.fileno(), count, start)
+            except OSError as problem:
+                if problem.errno not in _NOT_HERE:
+                    raise
+                done = 0
+            # Some file systems answer 0 for what they cannot copy; reading tells it from an end.
+            self._in_kernel = done > 0
+            start += done
+            self._on_bytes(done)
+        source.seek(start)
+        while start < end:
+            data = _read(source, min(end - start, _BUFFER_BYTES))
+            self.write(data)
+            start += len(data)
+            self._on_bytes(len(data))
+
+    def copy_rows(self, source: BinaryIO, start: int, rows: RowRuns) -> None:
+        """Append the kept runs of a tensor whose data begins at ``start`` of ``source``."""
+        if _gathers(rows):
+            for data in _gathered(source, start, rows):
+                self.write(data)
+                self._on_bytes(len(data))
+            return
+        for begin, end in rows:
+            self.copy(source, start + begin, start + end)
+
+
+def _gathers(rows: RowRuns) -> bool:
+    if rows.row_bytes > _BUFFER_BYTES:
+        return False  # a table of its byte positions would be larger than the buffer
+    kept = sum(end - begin for begin, end in rows.runs)
+    return (
+        len(rows.runs) > 0 and rows.rows * len(rows.runs) > 1 and kept < _SHORT_RUN * len(rows.runs)
+    )
+
+
+def _gathered(source: BinaryIO, start: int, rows: RowRuns) -> Iterator[memoryview]:
+    """The kept bytes, a window of whole rows at a time."""
+    at_once = max(1, _BUFFER_BYTES // rows.row_bytes)
+    source.seek(start)
+    for first in range(0, rows.rows, at_once):
+        count = min(at_once, rows.rows - first)
+        data = _read(source, count * rows.row_bytes)
+        window = np.frombuffer(data, dtype=np.uint8).reshape(count, rows.row_bytes)
+        kept = np.concatenate([window[:, begin:end] for begin, end in rows.runs], axis=1)
+        yield kept.data.cast("B")
+
+
+def _read(source: BinaryIO, size: int) -> bytes:
+    """Exactly ``size`` bytes."""
+    parts = []
+    while size:
+        part = source.read(size)
+        if not part:
+            raise CheckpointError(
+                f"{source.name} ends early: it changed while it was read. Copy it again."
+            )
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

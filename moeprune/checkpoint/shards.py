@@ -1,0 +1,118 @@
+"""What the files of an export will hold, known to the byte before one is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from moeprune.checkpoint.edits import TensorEdit
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.errors import CheckpointError
+
+_NUMBERED = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.safetensors)", re.DOTALL)
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One weight file of the export.
+
+    Attributes:
+        name: of the file.
+        source: the shard of the source whose tensors it takes.
+        edits: its tensors, in the order of the data.
+        header: its first bytes, length field and padding included.
+        data_bytes: size of the data after the header.
+    """
+
+    name: str
+    source: str
+    edits: tuple[TensorEdit, ...]
+    header: bytes
+    data_bytes: int
+
+
+def shards_for(index: CheckpointIndex, edits: Sequence[TensorEdit]) -> list[Shard]:
+    """The export's weight files: the source's, without what leaves and without empty ones.
+
+    Raises:
+        CheckpointError: no tensor stays.
+    """
+    by_file: dict[str, list[TensorEdit]] = {}
+    order = {name: position for position, name in enumerate(index.entries)}
+    for edit in sorted(edits, key=lambda edit: order[edit.source]):
+        by_file.setdefault(index.entries[edit.source].file, []).append(edit)
+    sources = [file for file in index.files if file in by_file]
+    if not sources:
+        raise CheckpointError(f"{index.path}: no tensor would stay. Check the plan.")
+    return [
+        Shard(
+            name=name,
+            source=source,
+            edits=tuple(by_file[source]),
+            header=_header(by_file[source], index.metadata[source]),
+            data_bytes=sum(edit.info.nbytes for edit in by_file[source]),
+        )
+        for name, source in zip(_shard_names(sources, index.files), sources, strict=True)
+    ]
+
+
+def index_json(index: CheckpointIndex, shards: Sequence[Shard]) -> str | None:
+    """The text of the export's index, or None where the source has none."""
+    if index.index_file is None:
+        return None
+    metadata = dict(index.index_metadata)
+    metadata["total_size"] = sum(shard.data_bytes for shard in shards)
+    if "total_parameters" in metadata:
+        metadata["total_parameters"] = _remaining_parameters(index, shards)
+    weight_map = {edit.target: shard.name for shard in shards for edit in shard.edits}
+    body = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
+    return json.dumps(body, indent=2) + "\n"
+
+
+def _shard_names(kept: list[str], every: Sequence[str]) -> list[str]:
+    """Names of the shards that stay; where some left, ``-XXXXX-of-XXXXX`` is counted anew."""
+    matches = [_NUMBERED.fullmatch(name) for name in kept]
+    parts = [match.groups() for match in matches if match]
+    same_series = len({(part[0], part[2:]) for part in parts}) == 1
+    if len(kept) == len(every) or len(parts) < len(kept) or not same_series:
+        return kept
+    return [
+        f"{stem}{number:0{len(digits)}d}{of}{len(kept):0{len(total)}d}{suffix}"
+        for number, (stem, digits, of, total, suffix) in enumerate(parts, start=1)
+    ]
+
+
+def _header(edits: list[TensorEdit], metadata: dict[str, str]) -> bytes:
+    table: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    position = 0
+    for edit in edits:
+        end = position + edit.info.nbytes
+        table[edit.target] = {
+            "dtype": edit.info.dtype,
+            "shape": list(edit.info.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(table, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _remaining_parameters(index: CheckpointIndex, shards: Sequence[Shard]) -> object:
+    """The source's own figure, less what left.
+
+    transformers counts parameters without buffers, so its figure may differ a little from the
+    values stored; a packed checkpoint states about twice what it stores, so there the share counts.
+    """
+    stated = index.index_metadata["total_parameters"]
+    if type(stated) is not int:
+        return stated
+    before = sum(prod(info.shape) for info in index.tensors.values())
+    after = sum(prod(edit.info.shape) for shard in shards for edit in shard.edits)
+    if abs(stated - before) * 100 <= before:
+        return stated - (before - after)
+    return stated * after // before
