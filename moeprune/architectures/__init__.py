@@ -1,1 +1,11 @@
-"""Families as data: config.json and tensor names to a MoeLayout; a file a family or recipe."""
+"""Families as data: config.json and tensor headers say where the routed experts are.
+
+A module of this folder is a recipe, one way to store experts, named by it: its function
+``match(name, info, *, num_experts)`` says which module's experts a stored tensor holds, and how.
+A file of ``families/`` is one family, named by its ``model_type``. Adding either is adding a file.
+"""
+
+from moeprune.architectures._families import Family, family_names, load_family
+from moeprune.architectures._layout import layout_of
+
+__all__ = ["Family", "family_names", "layout_of", "load_family"]

@@ -1,0 +1,112 @@
+"""The routed experts of every layer, found in tensor names and checked to be whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import moeprune.architectures as architectures
+from moeprune import plugins
+from moeprune.architectures._match import ExpertMatch, is_routed
+from moeprune.core.layout import TensorInfo
+from moeprune.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertSet:
+    """The experts that one module owns.
+
+    Attributes:
+        container: path of the module.
+        matches: stored name -> how it holds experts.
+        expert_bytes: bytes of one expert; all are of one size.
+    """
+
+    container: str
+    matches: Mapping[str, ExpertMatch] = field(default_factory=dict)
+    expert_bytes: int
+
+
+def expert_sets(tensors: Mapping[str, TensorInfo], *, num_experts: int) -> list[ExpertSet]:
+    """All routed experts of a checkpoint, by the module that owns them.
+
+    Raises:
+        CheckpointError: an expert is missing, incomplete, of another size than the others, or
+            numbered beyond the count that config.json states.
+    """
+    names = plugins.names(architectures)
+    recipes = [plugins.load(architectures, name) for name in names]
+    grouped: dict[str, dict[str, ExpertMatch]] = defaultdict(dict)
+    for name, info in tensors.items():
+        if not is_routed(name):
+            continue
+        for recipe in recipes:
+            found: ExpertMatch | None = recipe.match(name, info, num_experts=num_experts)
+            if found is not None:
+                grouped[found.container][name] = found
+                break
+    return [
+        ExpertSet(
+            container=container,
+            matches=matches,
+            expert_bytes=_expert_bytes(container, matches, tensors, num_experts=num_experts),
+        )
+        for container, matches in sorted(grouped.items())
+    ]
+
+
+def _expert_bytes(
+    container: str,
+    matches: Mapping[str, ExpertMatch],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    num_experts: int,
+) -> int:
+    stacked = 0
+    parts: dict[int, dict[str, int]] = defaultdict(dict)
+    for name, found in matches.items():
+        if found.expert is None:
+            stacked += share(name, tensors[name], num_shares=num_experts)
+        else:
+            parts[found.expert][found.part] = tensors[name].nbytes
+    if not parts:
+        return stacked
+    beyond = [expert for expert in sorted(parts) if expert >= num_experts]
+    missing = [expert for expert in range(num_experts) if expert not in parts]
+    if beyond or missing:
+        what = f"stores expert {beyond[0]}" if beyond else f"lacks expert {missing[0]}"
+        raise CheckpointError(
+            f"{container} {what}, but config.json states {num_experts} experts, numbered from 0. "
+            "Correct config.json, or download the checkpoint again."
+        )
+    for expert in range(num_experts):
+        lacking = sorted(parts[0].keys() ^ parts[expert].keys())
+        if lacking:
+            other = expert if lacking[0] in parts[0] else 0
+            raise CheckpointError(
+                f"{container}.{other} has no {lacking[0]!r}, which expert "
+                f"{0 if other else expert} has. Download the checkpoint again."
+            )
+    sizes = [sum(parts[expert].values()) for expert in range(num_experts)]
+    for expert, size in enumerate(sizes):
+        if size != sizes[0]:
+            raise CheckpointError(
+                f"{container}: expert 0 is {sizes[0]} bytes and expert {expert} {size}; moeprune "
+                "prunes experts of one size."
+            )
+    return stacked + sizes[0]
+
+
+def share(name: str, info: TensorInfo, *, num_shares: int) -> int:
+    """Bytes of one of ``num_shares`` equal parts of a tensor.
+
+    Raises:
+        CheckpointError: the bytes do not divide evenly.
+    """
+    if info.nbytes % num_shares:
+        raise CheckpointError(
+            f"tensor {name!r} has {info.nbytes} bytes, which {num_shares} experts cannot share "
+            "evenly: one expert is not a whole number of bytes."
+        )
+    return info.nbytes // num_shares

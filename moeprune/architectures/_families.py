@@ -1,0 +1,90 @@
+"""The family files: what config.json and tensor names cannot say about a model.
+
+``families/<model_type>.json`` holds
+
+========================  ======================================================================
+``model_type``            the file's own name, as config.json spells it
+``gating``                ``softmax``, ``sigmoid`` or ``sqrtsoftplus``: from router logits to scores
+``experts``, ``router``   names of the two modules in memory, after ``layers.<i>.``
+``observer``              how calibration sees the experts: ``function`` (transformers' registry of
+                          experts functions), the name of another way, or ``none``
+``groups``                true: the router is group-limited when config.json says n_group > 1
+``groups_when``           ... and only when config.json has these values too
+``extra_rows``            router rows after the last expert's: a number, or the config key of it
+``defaults``              values of the keys that config.json may leave out
+========================  ======================================================================
+
+or just ``model_type`` and ``same_as``, for a wrapper whose language model is another family's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from moeprune.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One family file, parsed; the module's docstring explains every field."""
+
+    model_type: str
+    gating: str
+    experts: str
+    router: str
+    observer: str
+    groups: bool = False
+    groups_when: Mapping[str, Any] = field(default_factory=dict)
+    extra_rows: int | str = 0
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.gating in ("softmax", "sigmoid", "sqrtsoftplus"), self.gating
+
+
+def family_names() -> tuple[str, ...]:
+    """Every ``model_type`` that has a file, sorted."""
+    files = (entry.name for entry in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+def load_family(*model_types: str | None) -> Family:
+    """The family of the first of ``model_types`` that has a file.
+
+    Args:
+        model_types: spellings from the most to the least specific level of config.json.
+
+    Raises:
+        UnsupportedModelError: none has one; the message offers the nearest name.
+    """
+    known = family_names()
+    stated = [name for name in model_types if name]
+    for name in stated:
+        if name in known:
+            body = _read(name)
+            return Family(**(_read(body["same_as"]) if "same_as" in body else body))
+    if not stated:
+        raise UnsupportedModelError(
+            "config.json states no model_type. Add the one of the model's family."
+        )
+    near = difflib.get_close_matches(stated[0], known, n=1)
+    hint = f"the nearest known name is {near[0]!r}; " if near else ""
+    raise UnsupportedModelError(
+        f"no family is named {stated[0]!r} (model_type in config.json): {hint}"
+        "docs/extend.md tells how to add a family file."
+    )
+
+
+def _folder() -> resources.abc.Traversable:
+    return resources.files(__package__) / "families"
+
+
+def _read(name: str) -> dict[str, Any]:
+    body = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    assert body["model_type"] == name, f"families/{name}.json says {body['model_type']!r}"
+    return dict(body)

@@ -1,0 +1,163 @@
+"""One rule set for all families: config.json + tensor headers -> :class:`MoeLayout`.
+
+MoE layers are the layers that own expert tensors, whatever rule config.json uses to place them.
+A model is laid out whole or refused: a tensor that looks like an expert's or a router's and has no
+place is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moeprune.architectures._config import (
+    StatedExperts,
+    extra_rows_of,
+    groups_of,
+    quant_method_of,
+    stated_experts,
+    top_k_of,
+)
+from moeprune.architectures._experts import ExpertSet, expert_sets, share
+from moeprune.architectures._families import load_family
+from moeprune.architectures._leftover import refuse_leftovers
+from moeprune.architectures._match import LayerPath, is_routed, layer_path
+from moeprune.architectures._router import router_tensors
+from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
+from moeprune.errors import UnsupportedModelError
+
+
+def layout_of(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> MoeLayout:
+    """Where a checkpoint keeps its routed experts.
+
+    Args:
+        config: config.json, parsed.
+        tensors: stored name -> dtype, shape and bytes, from the headers of the shards.
+
+    Raises:
+        UnsupportedModelError: not a Mixture-of-Experts, an unknown family, or experts stored in a
+            way that cannot be cut; the message names the reason.
+        CheckpointError: config.json and tensors contradict each other.
+    """
+    stated = stated_experts(config)
+    _refuse_dense(config, tensors, stated)
+    assert stated is not None
+    family = load_family(stated.level.get("model_type"), config.get("model_type"))
+    sets = expert_sets(tensors, num_experts=stated.count)
+    if not sets:
+        refuse_leftovers(tensors, {}, {}, num_experts=stated.count)
+        raise _no_experts(config)
+    layers = _layers(sets, num_layers=stated.num_layers)
+    rows = {path: row for row, path in enumerate(path for path in layers if not path.follows)}
+    if not rows:
+        raise UnsupportedModelError(
+            f"only next-token-prediction layers have experts ({sets[0].container}); the "
+            f"{stated.num_layers} layers that config.json states have none."
+        )
+    extra = extra_rows_of(stated, family)
+    by_layer = _by_layer(tensors, layers)
+    placed: dict[str, ExpertTensor] = {}
+    expert_bytes = [0] * len(rows)
+    for path, owner in layers.items():
+        row = rows.get(path, len(rows) - 1)
+        routers = router_tensors(
+            by_layer[path],
+            container=owner.container,
+            layer_prefix=path.prefix,
+            row=row,
+            follows=path.follows,
+            num_experts=stated.count,
+            extra=extra,
+        )
+        expert_bytes[row] += owner.expert_bytes
+        for name, found in owner.matches.items():
+            placed[name] = ExpertTensor(
+                row=row,
+                role="expert",
+                expert=found.expert,
+                axis=found.axis,
+                block=found.block,
+                follows=path.follows,
+            )
+        for name, tensor in routers.items():
+            expert_bytes[row] += share(name, tensors[name], num_shares=stated.count + tensor.extra)
+            placed[name] = tensor
+    containers = {owner.container: path for path, owner in layers.items()}
+    refuse_leftovers(tensors, placed, containers, num_experts=stated.count)
+    num_groups, top_groups = groups_of(stated, family)
+    return MoeLayout(
+        model_type=family.model_type,
+        layer_ids=tuple(path.number for path in rows),
+        num_experts=(stated.count,) * len(rows),
+        top_k=top_k_of(stated, family),
+        num_groups=num_groups,
+        top_groups=top_groups,
+        gating=family.gating,
+        expert_bytes=tuple(expert_bytes),
+        count_keys=stated.count_keys,
+        tensors={name: placed[name] for name in tensors if name in placed},
+        experts_module=family.experts,
+        router_module=family.router,
+        observer=family.observer,
+        quant_method=quant_method_of(config, stated),
+    )
+
+
+def _refuse_dense(
+    config: Mapping[str, Any], tensors: Iterable[str], stated: StatedExperts | None
+) -> None:
+    named = [name for name in tensors if is_routed(name) and "experts" in name.split(".")]
+    if stated is None and named:
+        raise UnsupportedModelError(
+            f"{named[0]!r} looks like an expert, but config.json states no expert count "
+            f"(model_type {config.get('model_type')}): add it, for instance as num_experts."
+        )
+    if stated is None or stated.count == 0:
+        raise _no_experts(config)
+
+
+def _no_experts(config: Mapping[str, Any]) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"the model has no routed experts (model_type {config.get('model_type')}): nothing to "
+        "prune. Name a Mixture-of-Experts checkpoint."
+    )
+
+
+def _layers(sets: Iterable[ExpertSet], *, num_layers: int | None) -> dict[LayerPath, ExpertSet]:
+    """Layer -> its experts: the main model's by number, then those that follow."""
+    found: dict[LayerPath, ExpertSet] = {}
+    for owner in sets:
+        path = layer_path(owner.container, num_layers=num_layers)
+        if path is None:
+            raise UnsupportedModelError(
+                f"experts {owner.container!r} belong to no numbered layer; moeprune cannot place "
+                "them."
+            )
+        for other in found:
+            if path.follows == other.follows and path.number == other.number:
+                if path.follows and path.prefix != other.prefix:
+                    continue  # two stacks of next-token-prediction layers, each from 0
+                raise UnsupportedModelError(
+                    f"layer {path.number} has two expert sets, {found[other].container} and "
+                    f"{owner.container}; moeprune prunes models with one a layer."
+                )
+        found[path] = owner
+    return dict(sorted(found.items()))
+
+
+def _by_layer(
+    tensors: Mapping[str, TensorInfo], layers: Iterable[LayerPath]
+) -> dict[LayerPath, dict[str, TensorInfo]]:
+    prefixes = {path.prefix: path for path in layers}
+    split: dict[LayerPath, dict[str, TensorInfo]] = defaultdict(dict)
+    for name, info in tensors.items():
+        if not is_routed(name):
+            continue
+        parts = name.split(".")
+        for end in range(1, len(parts)):
+            path = prefixes.get(".".join(parts[:end]))
+            if path is not None:
+                split[path][name] = info
+                break
+    return split

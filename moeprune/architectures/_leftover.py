@@ -1,0 +1,76 @@
+"""The last check of a layout: no tensor that depends on the experts was overlooked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from moeprune.architectures._match import LayerPath, block_path, is_routed
+from moeprune.architectures.fused import is_shared
+from moeprune.core.layout import TensorInfo
+from moeprune.errors import UnsupportedModelError
+
+
+def refuse_leftovers(
+    tensors: Mapping[str, TensorInfo],
+    placed: Collection[str],
+    containers: Mapping[str, LayerPath],
+    *,
+    num_experts: int,
+) -> None:
+    """Refuse a model with a tensor that seems to depend on the experts and has no place.
+
+    Args:
+        tensors: all tensors of the checkpoint.
+        placed: names that the layout covers.
+        containers: path of every experts module -> its layer.
+        num_experts: routed experts of a layer.
+
+    Raises:
+        UnsupportedModelError: there is one; the message names it.
+    """
+    blocks = {block_path(container): path for container, path in containers.items()}
+    for name, info in tensors.items():
+        if name in placed or not is_routed(name):
+            continue
+        parts = name.split(".")
+        if parts[-1] == "tid2eid":
+            raise UnsupportedModelError(
+                f"{name!r} routes tokens by a table of expert numbers; moeprune cannot rewrite "
+                "such a table."
+            )
+        under_experts = any(part.startswith("expert") for part in parts[:-1])
+        if under_experts and not _is_common(parts, info):
+            raise UnsupportedModelError(
+                f"{name!r} {list(info.shape)} lies among the experts, but moeprune does not know "
+                "what it holds."
+            )
+        block = _owner(parts, blocks)
+        if block is not None and _counts_experts(
+            name, info, block, blocks[block], num_experts=num_experts
+        ):
+            raise UnsupportedModelError(
+                f"{name!r} {list(info.shape)} has an axis of {num_experts}, the number of experts, "
+                "and lies beside a router, but moeprune does not know what it holds."
+            )
+
+
+def _is_common(parts: Iterable[str], info: TensorInfo) -> bool:
+    """One value or one norm that all experts of a layer share stays as it is."""
+    return is_shared(info) or any(part.endswith("norm") for part in parts)
+
+
+def _owner(parts: list[str], blocks: Collection[str]) -> str | None:
+    paths = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+    return next((path for path in paths if path in blocks), None)
+
+
+def _counts_experts(
+    name: str, info: TensorInfo, block: str, layer: LayerPath, *, num_experts: int
+) -> bool:
+    if num_experts not in info.shape:
+        return False
+    inner = name.removeprefix(f"{block}.").split(".")
+    if any(part == "gate" or "router" in part for part in inner):
+        return True
+    # One value an expert: a bias or scale under a name nobody has seen yet.
+    return info.shape == (num_experts,) and block != layer.prefix
