@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(moeprune.__version__, prog_name="moeprune")
 def cli() -> None:
-    r"""Prune whole experts from Mixture-of-Experts models into standalone checkpoints.
+    """Prune whole experts from Mixture-of-Experts models into standalone checkpoints.
 
     \b
     The usual way:
@@ -53,7 +53,7 @@ def cli() -> None:
       moeprune verify OUT --source MODEL
 
     MODEL is a local folder or a Hub id (org/name). Results go to stdout, progress to stderr.
-    """
+    """  # noqa: D301 - click reads the \b escape
 
 
 def main(args: list[str] | None = None) -> int:

@@ -1,0 +1,70 @@
+"""How a plan reads on a terminal, and how domain weights are spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moeprune.cli.text import size, table
+from moeprune.errors import UsageError
+
+if TYPE_CHECKING:
+    from moeprune.core.plan import PrunePlan
+
+
+def parse_weights(texts: Sequence[str]) -> dict[str, float] | str | None:
+    """``("math=2",)`` to ``{"math": 2.0}``; ``("tokens",)`` to ``"tokens"``.
+
+    Raises:
+        UsageError: neither, a domain twice, or ``tokens`` beside single weights.
+    """
+    if not texts:
+        return None
+    if list(texts) == ["tokens"]:
+        return "tokens"
+    weights: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = -1.0
+        if not equals or not name or name in weights or not 0 <= weight < float("inf"):
+            raise UsageError(
+                f"--domain-weight {text!r} is not NAME=W with W >= 0, each name once, or the one "
+                "word 'tokens'."
+            )
+        weights[name] = weight
+    return weights
+
+
+def plan_text(plan: PrunePlan, path: Path) -> str:
+    """What ``moeprune plan`` prints."""
+    count = plan.uniform_count
+    kept = sum(len(ids) for ids in plan.keep)
+    each = f"{count} in each layer" if count else "a different number in each layer"
+    lines = [
+        f"{plan.method} ({plan.criterion}, {plan.allocation}): keeps {kept} of "
+        f"{sum(plan.num_experts)} experts, {each}"
+    ]
+    if plan.worst_domain is not None and plan.worst_domain_loss is not None:
+        lines.append(f"worst domain {plan.worst_domain} loses {plan.worst_domain_loss:.2%}")
+        worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))
+        rows = [["  domain", "router mass removed"]]
+        rows += [[f"  {name}", f"{loss:.2%}"] for name, loss in worst_first]
+        lines.append(table(rows))
+    if "entropy_ratio" in plan.routing:
+        lines.append(
+            f"routing entropy {plan.routing['entropy_ratio']:.1%} of its maximum: "
+            f"{plan.routing['regime']}"
+        )
+    jaccard = plan.stability.get("jaccard")
+    if jaccard is not None:
+        lines.append(f"stability: two halves of the text agree on {jaccard:.0%} of what leaves")
+    if "bytes_before" in plan.size:
+        before, after = plan.size["bytes_before"], plan.size["bytes_after"]
+        lines.append(f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)")
+    lines += [f"warning: {warning}" for warning in plan.warnings]
+    lines.append(f"written to {path}")
+    return "\n".join(lines)
