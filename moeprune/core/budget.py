@@ -88,7 +88,7 @@ class Budget:
             raise UsageError(
                 f"nothing can leave {facts.name}: a pruned layer must keep {why(facts, limit)}, "
                 f"and its layers have at most {facts.width} experts. "
-                + ("Use a smaller --multiple-of." if multiple_of > 1 else "Use another model.")
+                + ("Use a smaller --multiple-of." if multiple_of > 1 else "It cannot be pruned.")
             )
         if keep is not None:
             leave = _from_keep(facts, limit, keep, allocation)
@@ -114,7 +114,8 @@ def _from_keep(facts: ModelFacts, limit: Limits, keep: int, allocation: str) -> 
             f"Use --keep {limit.min_keep} or more."
         )
     total = sum(facts.num_experts)
-    if keep * facts.num_layers >= total and keep >= min(facts.num_experts):
+    leaves_none = keep * facts.num_layers >= total
+    if leaves_none if allocation == "global" else keep >= facts.width:
         raise UsageError(
             f"--keep {keep} removes no expert: layers have {counts(facts)}. Use a smaller --keep."
         )
@@ -207,10 +208,10 @@ def _extreme(
         return Fraction(found, scale) if 0 < found < scale else None
 
     best = search(_RATIO_DIGITS)
-    for digits in range(1, _RATIO_DIGITS + 1):
+    for digits in range(2, _RATIO_DIGITS + 1):
         found = search(digits)
         if found is not None and best is not None and leaving(found) == leaving(best):
-            return f"{float(found):.{digits}f}"
+            return f"{float(found):.{digits}f}".rstrip("0")
     return None
 
 

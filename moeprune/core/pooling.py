@@ -1,0 +1,118 @@
+"""One set of sums out of several domains: every domain weighs the same, however long its texts.
+
+D domains, L MoE layers, E experts of the widest layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from moeprune.core.stats import MAXIMA, Array, CalibrationStats
+from moeprune.errors import StatsError, UsageError
+
+BY_TOKENS = "tokens"
+
+DomainWeights = Mapping[str, float] | str | None
+
+
+def weights_D(
+    stats: CalibrationStats, domain_weights: DomainWeights, *, folds: Sequence[int] | None = None
+) -> Array:
+    """The factor w_d / tokens_d of each domain's sums.
+
+    Args:
+        stats: the domains.
+        domain_weights: ``{"math": 2.0}`` (others weigh 1), ``"tokens"`` (plain tokens are
+            pooled), or None (every domain weighs 1).
+        folds: count only the tokens of these folds.
+
+    Returns:
+        (D,) float64; scaled so that the pooled sums are means over tokens.
+
+    Raises:
+        UsageError: an unknown domain, or a weight that is not a number from 0 up.
+        StatsError: a domain has no token.
+    """
+    tokens_D = np.array([d.num_tokens(folds=folds) for d in stats.domains], dtype=np.float64)
+    for domain, tokens in zip(stats.domains, tokens_D, strict=True):
+        if not tokens:
+            raise StatsError(
+                f"domain {domain.name!r} has no token; calibrate again with text for it, "
+                "or without it."
+            )
+    if domain_weights == BY_TOKENS:
+        weight_D = tokens_D
+    elif isinstance(domain_weights, str):
+        raise UsageError(
+            f"--domain-weight {domain_weights} is neither 'tokens' nor NAME=WEIGHT, e.g. math=2."
+        )
+    else:
+        weight_D = np.ones(len(stats.domains))
+        for name, weight in (domain_weights or {}).items():
+            domain = stats.domain(name)
+            if not (math.isfinite(weight) and weight >= 0):
+                raise UsageError(
+                    f"--domain-weight {name}={weight}: a weight is a number from 0 up."
+                )
+            weight_D[stats.domains.index(domain)] = weight
+        if not weight_D.any():
+            raise UsageError("every --domain-weight is 0; leave at least one domain above 0.")
+    return np.asarray(weight_D / tokens_D / weight_D.sum())
+
+
+def pool(
+    stats: CalibrationStats,
+    names: Iterable[str],
+    *,
+    domain_weights: DomainWeights = None,
+    folds: Sequence[int] | None = None,
+) -> dict[str, Array]:
+    """Sums over all domains, Σ_d (w_d / tokens_d) · sums_d; maxima are pooled by maximum.
+
+    Args:
+        stats: the domains.
+        names: which fields, see ``core.stats.FIELDS``.
+        domain_weights: see :func:`weights_D`. A domain that weighs 0 takes no part.
+        folds: pool only these folds.
+
+    Returns:
+        field -> (L, E) or (L,) float64; scaled by 1 / Σ_d w_d, i.e. means over tokens.
+
+    Raises:
+        UsageError, StatsError: see :func:`weights_D`; or a field is missing.
+    """
+    factor_D = weights_D(stats, domain_weights, folds=folds)
+    pooled = {}
+    for name in names:
+        parts = [domain.total(name, folds=folds).astype(np.float64) for domain in stats.domains]
+        if name in MAXIMA:
+            used = [part for part, factor in zip(parts, factor_D, strict=True) if factor > 0]
+            pooled[name] = np.asarray(np.maximum.reduce(used))
+        else:
+            total = np.zeros_like(parts[0])
+            for part, factor in zip(parts, factor_D, strict=True):
+                total += factor * part
+            pooled[name] = total
+    return pooled
+
+
+def domain_mass_DLE(stats: CalibrationStats, *, folds: Sequence[int] | None = None) -> Array:
+    """Router mass of every domain, rows normalised to 1: the D_d of MESA.
+
+    Returns:
+        (D, L, E) float64; experts beyond a narrow layer's own hold 0.
+
+    Raises:
+        StatsError: a domain has no token.
+    """
+    weights_D(stats, None, folds=folds)
+    return np.stack([row_norm(d.total("prob_sum", folds=folds)) for d in stats.domains])
+
+
+def row_norm(values_LE: Array) -> Array:
+    """Divide each row (the last axis) by its sum; a row of zeros stays zeros."""
+    total = values_LE.sum(axis=-1, keepdims=True)
+    return np.divide(values_LE, total, out=np.zeros_like(values_LE), where=total > 0)
