@@ -13,19 +13,30 @@ import re
 LOGIN = "Log in with 'hf auth login' or set HF_TOKEN."
 _TOKEN_LIKE = re.compile(r"hf_[A-Za-z0-9_-]{3,}|(?<=Bearer )[^\s'\"]+")
 _LONGEST = 200
+_CACHE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 def client_errors() -> tuple[type[Exception], ...]:
     """The exceptions that a call of ``huggingface_hub`` may end in; imports the client.
 
-    ``OSError`` covers lost connections and a full disk, ``ValueError`` ids and arguments that the
-    client refuses, ``RuntimeError`` the transfer library below it.
+    ``OSError`` covers lost connections and a full disk, ``ValueError`` ids, arguments and answers
+    that the client refuses, ``KeyError`` an answer that lacks what it looks for, ``RuntimeError``
+    the transfer library below it.
     """
-    from huggingface_hub.errors import HfHubHTTPError, XetDownloadError
+    from huggingface_hub.errors import XetDownloadError
 
-    transport = [base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"]
-    found = (*transport, XetDownloadError, OSError, ValueError, RuntimeError)
-    return tuple(kind for kind in found if issubclass(kind, Exception))
+    return (*_transport_errors(), XetDownloadError, OSError, ValueError, KeyError, RuntimeError)
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """What the HTTP library below the client raises, whichever library that is (it has changed)."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return tuple(
+        kind
+        for kind in HfHubHTTPError.__mro__
+        if kind.__name__ == "HTTPError" and issubclass(kind, Exception)
+    )
 
 
 def explain(
@@ -58,6 +69,8 @@ def explain(
             "repository, or leave --revision out."
         )
     status = _status(error)
+    if status is None and type(error).__name__ == "XetAuthenticationError":
+        status = 403  # the transfer library's word for it
     if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
         return _missing(repo_id, status, writing=writing)
     if status == 403:
@@ -113,21 +126,25 @@ def _without_status(error: BaseException, repo_id: str, token: str | None) -> st
             f"{repo_id} needs the Hub, but HF_HUB_OFFLINE is set and the files are not all in the "
             "cache. Unset it, or name a local folder."
         )
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+    if isinstance(error, OSError) and error.errno in _CACHE_ERRORS:
         # Only the system's words: the client's text may name other things.
         return (
-            f"{repo_id}: {error.strerror or 'cannot write'}. Free space or permissions of the Hub "
-            "cache are at fault; HF_HOME moves it."
-            if isinstance(error, OSError)
-            else repo_id
+            f"{repo_id} cannot go through the Hub cache: {error.strerror}. Free space or give "
+            "permission there, or move it with HF_HOME."
         )
     if isinstance(error, errors.HFValidationError):
         return f"{repo_id!r} is not a Hub id. Write it as ORG/NAME."
     kind = type(error).__name__
+    if any(
+        isinstance(cause, (*_transport_errors(), ConnectionError, TimeoutError)) for cause in causes
+    ):
+        return (
+            f"the Hub cannot be reached for {repo_id} ({kind}{_said(error, token)}). Check the "
+            "network, HF_ENDPOINT and proxies, and try again."
+        )
     return (
-        f"the Hub cannot be reached for {repo_id} ({kind}{_said(error, token)}). Check the "
-        "network, HF_ENDPOINT and proxies, and try again."
+        f"the Hub's client gave up on {repo_id} ({kind}{_said(error, token)}). Check HF_ENDPOINT, "
+        "or bring huggingface_hub up to date."
     )
 
 

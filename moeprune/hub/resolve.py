@@ -24,6 +24,7 @@ PATTERNS = (
     "LICENSE*",
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
+_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/[^/]+$")
 
 
 def is_hub_id(name: str) -> bool:
@@ -67,6 +68,22 @@ def resolve_model(model: str | Path, *, revision: str | None = None) -> Path:
             f"{name!r} is not a folder and not a Hub id. Name a checkpoint folder or ORG/NAME."
         )
     return _download(name, revision)
+
+
+def source_name(model: str | Path) -> str:
+    """What may be published of where a model came from: its Hub id, or its folder's own name.
+
+    A snapshot in the Hub's cache is known by its Hub id. Never a path: a path names people and
+    machines.
+    """
+    path = Path(model).expanduser()
+    if not isinstance(model, Path) and not path.is_dir() and is_hub_id(model):
+        return model
+    path = path.absolute()
+    cached = _SNAPSHOT.search(path.as_posix())
+    if cached and is_hub_id(f"{cached[1]}/{cached[2]}"):
+        return f"{cached[1]}/{cached[2]}"
+    return path.resolve().name or "model"
 
 
 def _local(model: str | Path) -> Path | None:

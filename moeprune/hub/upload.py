@@ -8,6 +8,7 @@ removed; and it leaves no state behind in the folder.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from moeprune.core.progress import OnProgress, Progress, ignore
@@ -64,12 +65,7 @@ def upload(
     on_progress(Progress("push", 0, total, "bytes"))
     try:
         url, lost = _send(folder, repo_id, files, private, revision, commit_message, token)
-        message = (
-            f"the Hub did not take {len(lost)} of {len(files)} files of {folder} (first: {lost[0]})."
-            f" Look for a .gitignore in {repo_id} and push again."
-            if lost
-            else ""
-        )
+        message = _lost(repo_id, lost, len(files)) if lost else ""
     except client_errors() as error:
         message = explain(error, repo_id=repo_id, revision=revision, writing=True, token=token)
     if message:
@@ -94,12 +90,17 @@ def check_repo_id(repo_id: str) -> None:
 
 def uploaded_files(folder: Path) -> list[str]:
     """Paths in ``folder`` that an upload takes, relative, with '/', sorted."""
-    from huggingface_hub.utils import filter_repo_objects
-
-    found = sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        name for name in found if not any(fnmatchcase(name, pattern) for pattern in NOT_UPLOADED)
     )
-    return list(filter_repo_objects(found, ignore_patterns=list(NOT_UPLOADED)))
+
+
+def _lost(repo_id: str, lost: list[str], total: int) -> str:
+    return (
+        f"{repo_id} lacks {len(lost)} of {total} files after the upload (first: {lost[0]}). Remove "
+        "any .gitignore from the repository and push again."
+    )
 
 
 def _check_token(token: str | None) -> None:

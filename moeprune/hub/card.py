@@ -1,0 +1,185 @@
+"""The model card of a pruned checkpoint: what was removed, how, and what it costs whom.
+
+Markdown with the YAML front matter that the Hub reads. The text follows from its arguments alone:
+same plan, same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from moeprune.core.plan import PrunePlan
+from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
+from moeprune.hub.resolve import is_hub_id
+
+MESA_PAPER = (
+    "When Load-Balancing Goes Too Far: Expert Pruning in Over-Dispersed Mixture-of-Experts Models"
+)
+REAP_PAPER = "REAP the Experts: Why Pruning Prevails for One-Shot MoE Compression"
+
+
+def model_card(plan: PrunePlan, *, source: str, source_readme: str | None = None) -> str:
+    """README.md of an exported model.
+
+    Args:
+        plan: what was pruned.
+        source: Hub id of the model that was pruned, or the name of its folder (see
+            ``moeprune.hub.resolve.source_name``: a card is public, a path is not).
+        source_readme: the README.md of the source; its licence, language and task are taken over.
+    """
+    sections = [
+        _front_matter(source, source_readme),
+        _what(plan, source),
+        _how(plan),
+        _losses(plan),
+        _use(plan),
+        _kept(plan),
+        _citation(plan),
+    ]
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    # A lone surrogate (an undecodable file name) cannot be written as UTF-8.
+    return text.encode("utf-8", "replace").decode()
+
+
+def _front_matter(source: str, source_readme: str | None) -> str:
+    lines = copied_front_matter(source_readme)
+    if is_hub_id(source):
+        # The Hub has no word for pruning; of adapter, merge, quantized and finetune this is the
+        # one it would infer.
+        lines += [f"base_model: {json.dumps(source)}", "base_model_relation: finetune"]
+    lines += ["library_name: transformers", "tags:"]
+    lines += [f"- {tag}" for tag in ("moeprune", "mixture-of-experts", "expert-pruning")]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _what(plan: PrunePlan, source: str) -> str:
+    name = escape(source)
+    shown = f"[{name}](https://huggingface.co/{source})" if is_hub_id(source) else name
+    before, after = sum(plan.num_experts), sum(plan.num_experts) - plan.num_removed
+    rows = [
+        ("Family", escape(plan.model_type)),
+        ("MoE layers", f"{plan.num_layers}"),
+        ("Routed experts per layer", f"{_span(plan.num_experts)} → {_span(map(len, plan.keep))}"),
+        ("Routed experts in all", f"{before} → {after} ({plan.ratio:.1%} removed)"),
+        ("Experts run per token", f"{plan.top_k} (unchanged)"),
+    ]
+    old, new = _number(plan.size.get("bytes_before")), _number(plan.size.get("bytes_after"))
+    if old and new is not None:
+        rows.append(("Weights", f"{size(old)} → {size(new)} ({1 - new / old:.1%} smaller)"))
+    return (
+        f"# {name}, {plan.ratio:.0%} of its experts pruned\n\n"
+        f"{shown} with whole routed experts removed by moeprune. The experts that stay, their "
+        "router rows and everything else are byte for byte those of the source; nothing was "
+        "trained.\n\n" + table(("", "source → this model"), rows)
+    )
+
+
+def _how(plan: PrunePlan) -> str:
+    rows = [
+        ("Method", escape(plan.method)),
+        ("Criterion", escape(plan.criterion)),
+        ("Allocation", escape(plan.allocation)),
+    ]
+    rows += [(f"Option {escape(key)}", _value(plan.options[key])) for key in sorted(plan.options)]
+    if plan.domain_loss:
+        rows.append(("Calibration domains", ", ".join(map(escape, sorted(plan.domain_loss)))))
+    if plan.stats_sha256:
+        rows.append(("Calibration stats (sha256)", escape(plan.stats_sha256)))
+    ratio = _number(plan.routing.get("entropy_ratio"))
+    if ratio is not None:
+        regime = escape(plan.routing.get("regime", "unknown"))
+        rows.append(("Router entropy / log2 E", f"{ratio:.3f} ({regime})"))
+    jaccard = _number(plan.stability.get("jaccard"))
+    if jaccard is not None:
+        rows.append(("Stability (Jaccard of two halves of the text)", f"{jaccard:.3f}"))
+    notes = "".join(f"\n\nNote: {escape(warning)}" for warning in plan.warnings)
+    return "## How it was pruned\n\n" + table(("", "value"), rows) + notes
+
+
+def _losses(plan: PrunePlan) -> str:
+    title = "## What each domain lost\n\n"
+    if not plan.domain_loss:
+        return title + "Not known: the plan was not made from calibration statistics."
+    rows = []
+    for domain, loss in sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0])):
+        worst = domain == plan.worst_domain
+        name = escape(domain)
+        rows.append((f"**{name}** (worst)" if worst else name, f"{loss:.2%}"))
+    bound = (
+        f" No plan of this size loses less than {plan.lower_bound:.2%} in its worst domain."
+        if plan.lower_bound is not None
+        else ""
+    )
+    return (
+        title + "Share of a domain's router mass (the sum of router probabilities over its "
+        "calibration tokens) that the removed experts held. It says where the model was cut, not "
+        f"what it still can do: evaluate on your own task.{bound}\n\n"
+        + table(("Domain", "Router mass removed"), rows)
+    )
+
+
+def _use(plan: PrunePlan) -> str:
+    family = escape(plan.model_type)
+    if plan.uniform_count is not None:
+        how = (
+            f"A plain {family} checkpoint; put this repository's id or a local folder in place of "
+            "`MODEL`. If the source needs `trust_remote_code=True`, so does this model.\n\n"
+            "```python\n"
+            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            'model = AutoModelForCausalLM.from_pretrained("MODEL", dtype="auto")\n'
+            'tokenizer = AutoTokenizer.from_pretrained("MODEL")\n'
+            "```\n\n"
+            "```bash\nvllm serve MODEL\n```"
+        )
+    else:
+        how = (
+            "Layers keep different numbers of experts, so the loader must read the count of every "
+            "layer; the stock loaders read one."
+        )
+    return (
+        f"## Loading\n\n{how}\n\n## Limits\n\n"
+        f"- Each token still runs {plan.top_k} experts per layer: memory falls, compute per token "
+        "does not.\n"
+        "- Pruning costs quality, and not the same in every domain, language or task. What the "
+        "calibration text did not show was not protected.\n"
+        "- Limits, biases and terms of the source apply."
+    )
+
+
+def _kept(plan: PrunePlan) -> str:
+    rows = [
+        (f"{layer}", f"{len(ids)} of {count}", ranges(ids))
+        for layer, count, ids in zip(plan.layer_ids, plan.num_experts, plan.keep, strict=True)
+    ]
+    return (
+        "<details>\n<summary>Kept experts of every layer, by their numbers in the source</summary>"
+        "\n\n" + table(("Layer", "Kept", "Experts"), rows) + "\n\n</details>"
+    )
+
+
+def _citation(plan: PrunePlan) -> str:
+    lines = [f"- *{MESA_PAPER}*: router mass, the worst domain, routing regimes."]
+    if "reap" in (plan.criterion, plan.method):
+        lines.append(f"- *{REAP_PAPER}* (arXiv 2510.13999): the criterion.")
+    return "## Papers\n\n" + "\n".join(lines)
+
+
+def _span(counts: Any) -> str:
+    """One number, or least to most."""
+    found = sorted(counts)
+    return f"{found[0]}" if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
+
+
+def _number(value: Any) -> float | None:
+    # A plan may have been edited by a person: what is no number is left out of the card.
+    return float(value) if type(value) in (int, float) else None
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{escape(key)} {_value(value[key])}" for key in sorted(value)) or "none"
+    if isinstance(value, str):
+        return escape(value)
+    return escape(json.dumps(value, ensure_ascii=False, sort_keys=True))
