@@ -70,7 +70,7 @@ def test_imports_point_downward(path: Path) -> None:
         library, _, rest = name.partition(".")
         if library in ONLY_IN:
             assert here in ONLY_IN[library], f"{path} imports {library}"
-        if library != "moeprune" or path.name in FRONT_DOORS and here == "":
+        if library != "moeprune" or (path.name in FRONT_DOORS and here == ""):
             continue
         head = rest.split(".")[0]
         target = head if head in LAYER else ""

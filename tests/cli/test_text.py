@@ -1,0 +1,114 @@
+"""Small pieces of the command line: shards, weights, sizes, the progress line, error lines."""
+
+import io
+
+import pytest
+
+from moeprune.cli.main import main
+from moeprune.cli.plan_text import parse_weights
+from moeprune.cli.progress import describe, progress
+from moeprune.cli.text import parse_shard, size, table
+from moeprune.core.progress import Progress, ignore
+from moeprune.errors import UsageError
+
+
+@pytest.mark.parametrize(("text", "value"), [("0/1", (0, 1)), ("3/8", (3, 8))])
+def test_shard(text: str, value: tuple[int, int]) -> None:
+    assert parse_shard(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "1", "1/1", "2/1", "-1/2", "a/b", "0/0", "1/2/3", "1.0/2"])
+def test_bad_shard(text: str) -> None:
+    with pytest.raises(UsageError, match="--shard"):
+        parse_shard(text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "value"),
+    [
+        ((), None),
+        (("tokens",), "tokens"),
+        (("math=2", "数学=0.5"), {"math": 2.0, "数学": 0.5}),
+        (("a=b=3",), {"a=b": 3.0}),
+        (("x=0",), {"x": 0.0}),
+    ],
+)
+def test_weights(texts: tuple[str, ...], value: object) -> None:
+    assert parse_weights(texts) == value
+
+
+@pytest.mark.parametrize(
+    "texts", [("math",), ("math=",), ("=2",), ("m=-1",), ("m=nan",), ("m=inf",), ("m=1", "m=2")]
+)
+def test_bad_weights(texts: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="--domain-weight"):
+        parse_weights(texts)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (61_070_000_000, "61.07 GB"),
+        (2e13, "20.00 TB"),
+    ],
+)
+def test_size(value: int, text: str) -> None:
+    assert size(value) == text
+
+
+def test_table_aligns() -> None:
+    assert table([["a", "bb"], ["ccc", "d"]]) == "a    bb\nccc   d"
+
+
+def test_progress_says_rate_and_time_left() -> None:
+    text = describe(Progress("calibrate math", 600, 1000, "tokens"), seconds=2.0, since=100)
+    assert text == "calibrate math   60%  600 tokens  250 tokens/s  0:01 left"
+    assert "GB" in describe(Progress("export", 2 * 10**9, 0, "bytes"), seconds=1.0)
+
+
+def test_progress_is_silent_when_not_a_terminal() -> None:
+    stream = io.StringIO()
+    with progress(stream) as report:
+        assert report is ignore
+        report(Progress("x", 1, 2, "tokens"))
+    assert stream.getvalue() == ""
+
+
+def test_progress_draws_on_a_terminal_and_clears() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with progress(stream) as report:
+        report(Progress("x", 2, 2, "tokens"))
+    assert "2 tokens" in stream.getvalue()
+    assert stream.getvalue().endswith("\r")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["plam", "x"], ["plam", "plan"]),
+        (
+            ["plan", "missing.safetensors", "-o", "p.json", "--ratio", "0.5"],
+            ["missing.safetensors"],
+        ),
+        (["inspect", "no/such/model"], ["no/such/model"]),
+        (["inspect", "./nowhere"], ["./nowhere"]),
+        (["calibrate", "x", "-o", "s", "--shard", "9"], ["--shard", "9"]),
+        (["plan", "x", "-o", "p", "--domain-weight", "math"], ["--domain-weight", "math"]),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(
+    args: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("moeprune: ") and err.count("\n") == 1
+    for word in words:
+        assert word in err
