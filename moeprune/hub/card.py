@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from moeprune.core.plan import PrunePlan
@@ -43,6 +44,14 @@ def model_card(plan: PrunePlan, *, source: str, source_readme: str | None = None
     return text.encode("utf-8", "replace").decode()
 
 
+def read_readme(folder: Path) -> str | None:
+    """README.md of the source, for ``model_card``; None if there is none that can be read."""
+    try:
+        return (folder / "README.md").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def _front_matter(source: str, source_readme: str | None) -> str:
     lines = copied_front_matter(source_readme)
     if is_hub_id(source):
@@ -69,7 +78,7 @@ def _what(plan: PrunePlan, source: str) -> str:
     if old and new is not None:
         rows.append(("Weights", f"{size(old)} → {size(new)} ({1 - new / old:.1%} smaller)"))
     return (
-        f"# {name}, {plan.ratio:.0%} of its experts pruned\n\n"
+        f"# {name}, {100 * plan.ratio:.3g}% of its experts pruned\n\n"
         f"{shown} with whole routed experts removed by moeprune. The experts that stay, their "
         "router rows and everything else are byte for byte those of the source; nothing was "
         "trained.\n\n" + table(("", "source → this model"), rows)

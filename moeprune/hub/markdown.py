@@ -15,12 +15,12 @@ def escape(text: object) -> str:
     """``text`` on one line, shown literally by a Markdown renderer, in a table cell too."""
     printable = "".join(char if char.isprintable() else " " for char in str(text))
     line = _SPECIAL.sub(r"\\\1", " ".join(printable.split()))
-    # At the beginning of a line "1." and "-" would start a list.
-    return re.sub(r"^(\d+)([.)])|^-", lambda m: f"{m[1]}\\{m[2]}" if m[1] else r"\-", line)
+    # At the beginning of a line "1. " and "- " would start a list, "---" a rule.
+    return re.sub(r"^(\d*)([.)-])(?=[\s-]|$)", r"\1\\\2", line)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table of cells that are Markdown already; all but the first column to the right."""
+    """A Markdown table of Markdown cells, all but the first column to the right."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 

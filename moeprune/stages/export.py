@@ -17,7 +17,7 @@ from moeprune.checkpoint.writer import write_checkpoint
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.errors import CheckpointError, PlanError
-from moeprune.hub.card import model_card
+from moeprune.hub.card import model_card, read_readme
 from moeprune.stages.identify import OpenModel, open_model
 
 SCHEMA = "moeprune.export/1"
@@ -80,7 +80,9 @@ def export(
     texts = {
         CONFIG_FILE: config_text,
         PROVENANCE_FILE: json.dumps(provenance, ensure_ascii=False, indent=1) + "\n",
-        CARD_FILE: model_card(plan, source=opened.facts.name),
+        CARD_FILE: model_card(
+            plan, source=opened.facts.name, source_readme=read_readme(index.path)
+        ),
     }
     return write_checkpoint(index, edits, output, texts=texts, on_progress=on_progress)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from moeprune.architectures import layout_of
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
 from moeprune.core.layout import ModelFacts, MoeLayout
-from moeprune.hub.resolve import resolve_model
+from moeprune.hub.resolve import resolve_model, source_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def open_model(model: str | Path, *, revision: str | None = None) -> OpenModel:
     layout = layout_of(index.config, index.tensors)
     routers = [name for name, rule in layout.tensors.items() if rule.role == "router"]
     facts = layout.facts(
-        name=str(model) if not Path(model).is_dir() else folder.resolve().name,
+        name=source_name(model),
         fingerprint=fingerprint(index, routers),
         total_bytes=index.total_bytes,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,51 +130,123 @@ def test_branch_message_and_a_name_without_organisation(
     assert hub.commits[0]["summary"] == "Half of them"
 
 
-# (failing request, status or 0 = dropped connection, headers, what the one line must say)
-FAILURES = [
-    ("*", "/api/*", 401, {}, ["org/name", "401", "hf auth login"]),
-    ("*", "/api/*", 403, {}, ["org/name", "403", "write access"]),
-    ("*", "/api/*", 404, {}, ["org/name", "404", "organisation"]),
-    ("POST", "/api/repos/create", 500, {}, ["org/name", "500", "later"]),
-    ("POST", "/api/repos/create", 429, {}, ["org/name", "429", "later"]),
-    ("POST", "/api/repos/create", 0, {}, ["org/name", "cannot be reached", "HF_ENDPOINT"]),
-    ("POST", "*/preupload/*", 401, {}, ["org/name", "401", "hf auth login"]),
-    ("POST", "*/preupload/*", 403, {}, ["org/name", "403", "write access"]),
-    ("POST", "*/commit/*", 400, {}, ["org/name", "400", "bad front matter"]),
-    ("POST", "*/commit/*", 403, {}, ["org/name", "403", "write access"]),
-    ("POST", "*/commit/*", 409, {}, ["org/name", "409"]),
-    ("POST", "*/commit/*", 500, {}, ["org/name", "500", "later"]),
-    ("POST", "*/commit/*", 0, {}, ["org/name", "cannot be reached"]),
-    ("POST", "*/objects/batch", 500, {}, ["org/name", "500"]),
-    ("PUT", "/lfs/*", 403, {}, ["org/name", "403"]),
+# Failing request, status or 0 = dropped connection, what the one line must say.
+Failure = tuple[str, str, int, list[str]]
+FAILURES: list[Failure] = [
+    ("*", "/api/*", 401, ["org/name", "401", "hf auth login"]),
+    ("*", "/api/*", 403, ["org/name", "403", "write access"]),
+    ("*", "/api/*", 404, ["org/name", "404", "organisation"]),
+    ("POST", "/api/repos/create", 500, ["org/name", "500", "later"]),
+    ("POST", "/api/repos/create", 429, ["org/name", "429", "later"]),
+    ("POST", "/api/repos/create", 0, ["org/name", "cannot be reached", "HF_ENDPOINT"]),
+    ("POST", "*/preupload/*", 401, ["org/name", "401", "hf auth login"]),
+    ("POST", "*/preupload/*", 403, ["org/name", "403", "write access"]),
+    ("POST", "*/commit/*", 400, ["org/name", "400", "bad front matter"]),
+    ("POST", "*/commit/*", 403, ["org/name", "403", "write access"]),
+    ("POST", "*/commit/*", 409, ["org/name", "409"]),
+    ("POST", "*/commit/*", 500, ["org/name", "500", "later"]),
+    ("POST", "*/commit/*", 0, ["org/name", "cannot be reached"]),
+    ("POST", "*/objects/batch", 403, ["org/name", "403"]),
+    ("PUT", "/lfs/*", 403, ["org/name", "403"]),
 ]
 
 
-@pytest.mark.parametrize("stored", [False, True], ids=["given", "environment"])
-def test_failures_are_one_line_and_never_show_the_token(
-    out: Path, tmp_path: Path, stored: bool
-) -> None:
-    """All failures in one process: one import of the client, and a failure leaves no state."""
-    for method, pattern, status, headers, words in FAILURES if not stored else FAILURES[:9]:
-        with serve() as hub:
-            hub.fail = {(method, pattern): status}
-            # A careless server repeats the secret in its answer.
-            hub.fail_body = json.dumps({"error": f"bad front matter Bearer {TOKEN} x"}).encode()
-            hub.fail_headers = {"Content-Type": "application/json", **headers}
-            options = {} if stored else {"token": TOKEN}
-            environment = {"HF_TOKEN": TOKEN} if stored else {}
-            (outcome,), printed = call_client(
-                hub.url,
-                [("push", [str(out), "org/name"], options)],
-                home=tmp_path / "home",
-                **environment,
-            )
-            assert outcome["error"] == "HubError", (pattern, status, outcome)
-            text = outcome["text"]
-            assert "\n" not in text
-            for word in words:
-                assert word in text, (pattern, status, text)
-            assert f"Bearer {TOKEN}" in hub.tokens
-            assert TOKEN not in outcome["everything"] + printed
-            assert outcome["links"] == 1
-            assert not hub.commits
+def fail_once(out: Path, home: Path, failure: Failure, token: bool) -> dict[str, Any]:
+    method, pattern, status, _ = failure
+    with serve() as hub:
+        hub.fail = {(method, pattern): status}
+        # A careless server repeats the secret in its answer.
+        hub.fail_body = json.dumps({"error": f"bad front matter Bearer {TOKEN} x"}).encode()
+        hub.fail_headers = {"Content-Type": "application/json"}
+        (outcome,), printed = call_client(
+            hub.url,
+            [("push", [str(out), "org/name"], {"token": TOKEN} if token else {})],
+            home=home,
+            **({} if token else {"HF_TOKEN": TOKEN}),
+        )
+        assert f"Bearer {TOKEN}" in hub.tokens
+        assert not hub.commits
+    return {**outcome, "printed": printed}
+
+
+def check_failure(outcome: dict[str, Any], failure: Failure) -> None:
+    assert outcome.get("error") == "HubError", (failure, outcome)
+    assert "\n" not in outcome["text"]
+    for word in failure[3]:
+        assert word in outcome["text"], (failure, outcome["text"])
+    assert TOKEN not in outcome["everything"] + outcome["printed"]
+    assert outcome["links"] == 1  # no chained error that would carry the client's text
+
+
+def test_failures_are_one_line_and_never_show_the_token(out: Path, tmp_path: Path) -> None:
+    # Several at a time: the client waits between its own retries.
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(fail_once, out, tmp_path / "home", f, True) for f in FAILURES]
+        for failure, job in zip(FAILURES, jobs, strict=True):
+            check_failure(job.result(), failure)
+
+
+def test_a_token_of_the_environment_stays_hidden_too(out: Path, tmp_path: Path) -> None:
+    failure = ("POST", "*/commit/*", 400, ["org/name", "400", "bad front matter"])
+    check_failure(fail_once(out, tmp_path / "home", failure, False), failure)
+
+
+def test_a_file_that_the_hub_loses_is_an_error(hub: Hub, out: Path, tmp_path: Path) -> None:
+    hub.swallow = "config.json"
+    (outcome,), _ = call_client(
+        hub.url, [("push", [str(out), "org/name"], {"token": TOKEN})], home=tmp_path / "home"
+    )
+    assert outcome["error"] == "HubError"
+    assert "lacks 1 of 9 files" in outcome["text"] and "config.json" in outcome["text"]
+
+
+def test_nobody_listens_and_offline(out: Path, tmp_path: Path) -> None:
+    call = ("push", [str(out), "org/name"], {"token": TOKEN})
+    (nobody,), _ = call_client("http://127.0.0.1:9", [call], home=tmp_path / "home")
+    check_failure({**nobody, "printed": ""}, ("", "", 0, ["org/name", "cannot be reached"]))
+    (offline,), _ = call_client(
+        "http://127.0.0.1:9", [call], home=tmp_path / "home", HF_HUB_OFFLINE="1"
+    )
+    check_failure({**offline, "printed": ""}, ("", "", 0, ["org/name", "HF_HUB_OFFLINE"]))
+
+
+@pytest.mark.parametrize(
+    "repo_id", ["", "a/b/c", "org/", "/name", "org/na me", "org/näme", "a--b", "x.git", "a" * 97]
+)
+def test_a_malformed_id_is_refused_before_anything_is_sent(out: Path, repo_id: str) -> None:
+    with pytest.raises(UsageError, match="is not a repository id") as caught:
+        push(out, repo_id)
+    assert repr(repo_id) in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["", "hf_secret part", "hf_secret\n", "hf_secrét"])
+def test_a_token_that_cannot_be_sent_is_refused_unseen(out: Path, token: str) -> None:
+    with pytest.raises(UsageError, match="token") as caught:
+        push(out, "org/name", token=token)
+    assert "hf_" not in str(caught.value)
+
+
+@pytest.mark.parametrize("revision", ["", "a b", "a..b", "x~1"])
+def test_a_malformed_branch_is_refused(out: Path, revision: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a branch"):
+        push(out, "org/name", revision=revision)
+
+
+def test_only_a_complete_export_is_pushed(out: Path, tmp_path: Path) -> None:
+    shard = out / "model-00002-of-00002.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match="model-00002"):
+        push(out, "org/name")
+    shard.unlink()
+    with pytest.raises(CheckpointError, match="model-00002"):
+        push(out, "org/name")
+    shard.write_bytes(whole)
+    (out / "moeprune.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"moeprune\.json"):
+        push(out, "org/name")
+    (out / "moeprune.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no moeprune\.json"):
+        push(out, "org/name")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        push(tmp_path / "nothing", "org/name")
