@@ -1,9 +1,9 @@
 """Tiny random Mixture-of-Experts checkpoints, as transformers saves them, with a small tokenizer.
 
 Every family of ``FAMILIES`` has routed layers whose expert count is not a power of two; those whose
-config can say so have dense layers between them. Routers are wide (std 0.5) and selection biases are
-not zero, so routing is spread, differs from token to token and has no near-ties. Weights depend only
-on ``seed`` and the tensor's place in the sorted names, so two calls write the same bytes.
+config can say so have dense layers between them. Routers are wide (std 0.5) and selection biases
+are not zero, so routing is spread, differs from token to token and has no near-ties. Weights depend
+only on ``seed`` and the tensor's place in the sorted names, so two calls write the same bytes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""Documents in padded batches.
+
+B documents, S positions. Padding stands on the right by default: in a causal model nothing to the
+right of a token can influence it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeprune.core.stats import FOLDS
+from moeprune.errors import UsageError
+from moeprune.observe.domains import Corpus, Ids
+
+# Documents are sorted by length inside windows of this many: little padding, and memory for the
+# order of a corpus of any size stays small.
+_WINDOW = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Documents side by side.
+
+    Attributes:
+        ids_BS: int64 token ids; what stands in the padding does not matter.
+        mask_BS: int64, 1 = a token, 0 = padding.
+        positions_BS: int64, 0.. from each document's first token.
+        fold_BS: int64 fold of the document, −1 in the padding.
+    """
+
+    ids_BS: NDArray[np.int64]
+    mask_BS: NDArray[np.int64]
+    positions_BS: NDArray[np.int64]
+    fold_BS: NDArray[np.int64]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens without padding."""
+        return int(self.mask_BS.sum())
+
+
+def batches(corpus: Corpus, *, max_tokens: int, padding_side: str = "right") -> Iterator[Batch]:
+    """Every document once, in batches of at most ``max_tokens`` positions (or one document).
+
+    Raises:
+        UsageError: ``max_tokens`` below 1.
+    """
+    if max_tokens < 1:
+        raise UsageError(f"a batch of {max_tokens} tokens is empty; allow at least 1.")
+    assert padding_side in ("left", "right")
+    for start in range(0, len(corpus.documents), _WINDOW):
+        window = range(start, min(start + _WINDOW, len(corpus.documents)))
+        rows: list[int] = []
+        # Longest first: the largest batch comes early, so memory that does not suffice shows early.
+        for row in sorted(window, key=lambda row: (-corpus.documents[row].size, row)):
+            longest = corpus.documents[rows[0] if rows else row].size
+            if rows and longest * (len(rows) + 1) > max_tokens:
+                yield _batch(corpus, rows, padding_side)
+                rows = []
+            rows.append(row)
+        if rows:
+            yield _batch(corpus, rows, padding_side)
+
+
+def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
+    documents: list[Ids] = [corpus.documents[row] for row in rows]
+    width = max(ids.size for ids in documents)
+    ids_BS = np.zeros((len(rows), width), np.int64)
+    mask_BS = np.zeros_like(ids_BS)
+    positions_BS = np.zeros_like(ids_BS)
+    fold_BS = np.full_like(ids_BS, -1)
+    for line, (row, ids) in enumerate(zip(rows, documents, strict=True)):
+        first = 0 if padding_side == "right" else width - ids.size
+        place = slice(first, first + ids.size)
+        ids_BS[line, place] = ids
+        mask_BS[line, place] = 1
+        positions_BS[line, place] = np.arange(ids.size)
+        fold_BS[line, place] = corpus.numbers[row] % FOLDS
+    return Batch(ids_BS=ids_BS, mask_BS=mask_BS, positions_BS=positions_BS, fold_BS=fold_BS)

@@ -1,0 +1,176 @@
+"""Domains of calibration text: from ``NAME=SOURCE`` to the token ids of numbered documents.
+
+A document is one row of a JSONL file, one part of a text file between form feeds, or one piece of a
+running text. Its first ``length`` tokens are used. Documents are numbered after sampling; document
+i belongs to fold i mod F and to shard i mod n, so shards and folds never depend on batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeprune.errors import DomainError, UsageError
+from moeprune.observe.sources import BUILTIN, Document, Source, builtin_names, read_source
+from moeprune.observe.tokenizer import encode, encode_running
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """The tokenised documents of one domain, or one shard of them.
+
+    Attributes:
+        name: the domain.
+        source: see :class:`moeprune.observe.sources.Source`.
+        sha256: over the token ids of all documents of the domain.
+        total: documents of the whole domain.
+        numbers: number of each document in the whole domain.
+        documents: int32 token ids of each document, none empty.
+        shard: ``(index, of)``.
+    """
+
+    name: str
+    source: str
+    sha256: str
+    total: int
+    numbers: tuple[int, ...]
+    documents: tuple[Ids, ...]
+    shard: tuple[int, int] = (0, 1)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the documents it holds."""
+        return sum(ids.size for ids in self.documents)
+
+    def take_shard(self, index: int, of: int) -> Corpus:
+        """The documents whose number is ``index`` modulo ``of``; they keep their numbers."""
+        if of < 1 or not 0 <= index < of:
+            raise UsageError(f"shard {index}/{of} does not exist; of 4 shards, name 0/4 to 3/4.")
+        mine = [row for row, number in enumerate(self.numbers) if number % of == index]
+        return replace(
+            self,
+            numbers=tuple(self.numbers[row] for row in mine),
+            documents=tuple(self.documents[row] for row in mine),
+            shard=(index, of),
+        )
+
+
+def parse_domain(text: str) -> tuple[str, str]:
+    """Split ``NAME=SOURCE``.
+
+    Raises:
+        UsageError: no ``=``, or one side is empty.
+    """
+    name, equals, source = text.partition("=")
+    if not equals or not name.strip() or not source.strip():
+        raise UsageError(
+            f"--domain {text!r} is not NAME=SOURCE. Write for example math=builtin:math."
+        )
+    return name.strip(), source.strip()
+
+
+def named_domains(domains: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
+    """Name -> source, checked; None gives the built-in domains.
+
+    Raises:
+        DomainError: a name occurs twice, is empty or cannot name a tensor.
+        UsageError: an entry is not ``NAME=SOURCE``, or there is none.
+    """
+    if domains is None:
+        pairs = [(name, BUILTIN + name) for name in builtin_names()]
+    elif isinstance(domains, Mapping):
+        pairs = list(domains.items())
+    else:
+        pairs = [parse_domain(domains)] if isinstance(domains, str) else _parse_all(domains)
+    if not pairs:
+        raise UsageError("no domain to calibrate on. Name at least one with --domain NAME=SOURCE.")
+    found: dict[str, str] = {}
+    for name, source in pairs:
+        if not name.strip() or "/" in name or not name.isprintable():
+            raise DomainError(
+                f"a domain cannot be called {name!r}: stats are stored under NAME/FIELD. "
+                "Use a printable name without '/'."
+            )
+        if name in found:
+            raise DomainError(
+                f"domain {name!r} is given twice ({found[name]} and {source}). Rename one."
+            )
+        found[name] = str(source)
+    return found
+
+
+def _parse_all(domains: Iterable[str]) -> list[tuple[str, str]]:
+    return [parse_domain(text) for text in domains]
+
+
+def read_corpus(
+    name: str,
+    source: str,
+    *,
+    tokenizer: Any,
+    length: int,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Corpus:
+    """Read, sample and tokenise one domain.
+
+    Args:
+        name: the domain.
+        source: see :func:`moeprune.observe.sources.read_source`.
+        tokenizer: of the model; see :func:`moeprune.observe.tokenizer.load_tokenizer`.
+        length: a document's tokens after that many are left out.
+        samples: at most that many documents, drawn by ``seed``, in their original order.
+        seed: of the draw; the same for every domain.
+
+    Raises:
+        DomainError: no document, or no token in any of them.
+        UsageError: ``length`` or ``samples`` below 1.
+    """
+    if length < 1 or (samples is not None and samples < 1):
+        raise UsageError(f"--length {length} and --samples {samples} must be at least 1.")
+    read = read_source(source)
+    if read.running:
+        pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
+        documents = [pieces[row] for row in _drawn(len(pieces), samples, seed)]
+    else:
+        chosen = [read.documents[row] for row in _drawn(len(read.documents), samples, seed)]
+        documents = _encoded(chosen, tokenizer=tokenizer, length=length)
+    if not documents:
+        raise DomainError(
+            f"domain {name!r} ({source}) has no token after tokenising. Give it longer text."
+        )
+    return _corpus(name, read, documents)
+
+
+def _encoded(chosen: Sequence[Document], *, tokenizer: Any, length: int) -> list[Ids]:
+    encoded = [encode(document, tokenizer=tokenizer, length=length) for document in chosen]
+    return [ids for ids in encoded if ids.size]
+
+
+def _drawn(available: int, samples: int | None, seed: int) -> list[int]:
+    if samples is None or samples >= available:
+        return list(range(available))
+    drawn = np.random.default_rng(seed).choice(available, size=samples, replace=False)
+    return sorted(int(row) for row in drawn)
+
+
+def _corpus(name: str, read: Source, documents: Sequence[Ids]) -> Corpus:
+    digest = hashlib.sha256()
+    for ids in documents:
+        digest.update(ids.size.to_bytes(8, "little"))  # so that document borders count too
+        digest.update(ids.astype("<i4").tobytes())
+    return Corpus(
+        name=name,
+        source=read.name,
+        sha256=digest.hexdigest(),
+        total=len(documents),
+        numbers=tuple(range(len(documents))),
+        documents=tuple(documents),
+    )

@@ -1,0 +1,66 @@
+"""Where a live model keeps the experts and the router of each MoE layer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+from moeprune.core.layout import MoeLayout
+from moeprune.errors import UnsupportedModelError
+
+# Other Mixtures of Experts that a wrapper may hold beside the language model.
+ELSEWHERE = re.compile(
+    r"(^|\.)(vision_tower|vision_model|visual|vision_encoder|audio_tower|audio_encoder|talker|mtp)(\.|$)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeLayer:
+    """One MoE layer of a live model.
+
+    Attributes:
+        row: index into ``MoeLayout.layer_ids``.
+        layer: the layer's number in the checkpoint.
+        num_experts: E.
+        experts: the module that holds all routed experts.
+        router: the module that scores them.
+    """
+
+    row: int
+    layer: int
+    num_experts: int
+    experts: nn.Module
+    router: nn.Module
+
+
+def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
+    """Find the modules of every MoE layer of the layout, whatever stands before ``layers.<i>.``.
+
+    Raises:
+        UnsupportedModelError: a layer's experts or router are missing, or found twice.
+    """
+    modules = {name: module for name, module in model.named_modules() if not ELSEWHERE.search(name)}
+    return tuple(
+        MoeLayer(
+            row=row,
+            layer=layer,
+            num_experts=layout.num_experts[row],
+            experts=_only(modules, layer, layout.experts_module, layout.model_type),
+            router=_only(modules, layer, layout.router_module, layout.model_type),
+        )
+        for row, layer in enumerate(layout.layer_ids)
+    )
+
+
+def _only(modules: dict[str, nn.Module], layer: int, name: str, model_type: str) -> nn.Module:
+    wanted = re.compile(rf"(^|\.)layers\.{layer}\.{re.escape(name)}$")
+    found = [path for path in modules if wanted.search(path)]
+    if len(found) != 1:
+        raise UnsupportedModelError(
+            f"layer {layer} of the loaded model has {len(found)} modules "
+            f"'layers.{layer}.{name}', expected one; the description of family {model_type} "
+            "does not fit this version of transformers."
+        )
+    return modules[found[0]]

@@ -1,0 +1,138 @@
+"""Load a causal language model whole: every weight from the file, or an error.
+
+transformers fills a weight that it does not find with random numbers and goes on; experts measured
+so would decide a plan. Code that comes with a checkpoint runs only where the user allows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeprune.errors import CheckpointError, UsageError
+from moeprune.observe.layers import ELSEWHERE
+from moeprune.observe.quiet import foreign_errors, quiet
+from moeprune.observe.tokenizer import load_tokenizer
+from moeprune.plugins import known
+
+__all__ = ["load_causal_lm", "load_tokenizer"]
+
+DTYPES = {
+    "auto": "auto",
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def load_causal_lm(
+    path: Path,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> Any:
+    """A transformers causal language model in evaluation mode.
+
+    Args:
+        path: the checkpoint folder.
+        dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        device: see :func:`check_device`; ``"auto"`` spreads the model over all devices.
+        trust_remote_code: run Python files of the checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be loaded, or a weight is missing, of another shape, or an expert
+            tensor has no place in the model.
+        UsageError: unknown dtype or device.
+    """
+    from transformers import AutoModelForCausalLM
+
+    known(dtype, DTYPES, kind="dtype")
+    place = check_device(device)
+    with (
+        quiet(),
+        foreign_errors(
+            f"{path}: transformers cannot load the model",
+            "Check that the files are complete and that this transformers knows the family.",
+            error=CheckpointError,
+        ),
+    ):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=DTYPES[dtype],
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **({"device_map": "auto"} if place is None else {}),
+        )
+        _check_complete(path, model, report)
+        if place is not None:
+            model = model.to(place)
+    return model.eval()
+
+
+def check_device(device: str | None) -> torch.device | None:
+    """The device to run on: a GPU where there is one, else the CPU; None for ``"auto"``.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    if device == "auto":
+        return None
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    # AssertionError: how a torch built without CUDA says so.
+    except (RuntimeError, AssertionError) as problem:
+        raise UsageError(f"device {name!r} cannot be used here; try --device cpu.") from problem
+
+
+def decoder_of(model: Any) -> Any:
+    """The model without its head, so that logits over the vocabulary are never computed."""
+    head = model.get_output_embeddings()
+    for candidate in (model.get_decoder(), model.base_model, getattr(model, "model", None)):
+        if candidate is None:
+            continue
+        if head is None or all(module is not head for module in candidate.modules()):
+            return candidate
+    raise CheckpointError(
+        f"{type(model).__name__} has no body apart from its head; it cannot be observed."
+    )
+
+
+def decoder_dtype(model: Any) -> str:
+    """The number type the model computes in, as ``--dtype`` spells it."""
+    return str(model.dtype).removeprefix("torch.")
+
+
+def takes(module: Any, name: str) -> bool:
+    """Whether the forward pass of ``module`` states a parameter ``name``."""
+    return name in inspect.signature(module.forward).parameters
+
+
+def _check_complete(path: Path, model: Any, report: Mapping[str, Any]) -> None:
+    for kind, what in (
+        ("missing_keys", "is not in the files"),
+        ("mismatched_keys", "is misshapen"),
+    ):
+        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report[kind])
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise CheckpointError(
+                f"{path}: weight {keys[0]}{more} {what}, so the model would run on random numbers. "
+                "Get the complete checkpoint."
+            )
+    depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    for key in sorted(report["unexpected_keys"]):
+        layer = re.search(r"\blayers\.(\d+)\.", key)
+        # Next-token-prediction layers stand behind the last layer and are never run.
+        extra = layer is not None and depth is not None and int(layer[1]) >= depth
+        if "expert" in key and not extra and not ELSEWHERE.search(key):
+            raise CheckpointError(
+                f"{path}: transformers has no place for {key} and would run without it. The stored "
+                "format is not one that it can load."
+            )

@@ -1,0 +1,61 @@
+"""Manners of foreign code: silence where it talks, one line where it fails."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from moeprune.errors import MoePruneError
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no log lines of transformers below an error, inside the block only."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+class foreign_errors(contextlib.AbstractContextManager[None]):  # noqa: N801
+    """Turn what a library raises about the user's files into one line of our own.
+
+    Errors of our own, and those that no file can cause (``AssertionError``, ``NameError``, a full
+    memory), pass through. The Rust readers of tokenizers raise bare ``Exception``, so the class is
+    compared, not caught.
+
+    Args:
+        what: the start of the message: the thing that could not be read.
+        way_out: its end.
+        error: the class to raise.
+    """
+
+    _kinds: tuple[type[BaseException], ...] = (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ImportError,
+    )
+
+    def __init__(self, what: str, way_out: str, *, error: type[MoePruneError]) -> None:
+        self._what, self._way_out, self._error = what, way_out, error
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        """Raise the one-line error in place of ``problem``, if it is one of theirs."""
+        if problem is None or isinstance(problem, MoePruneError):
+            return
+        base = type(problem).__module__.partition(".")[0] in ("jinja2", "safetensors", "tokenizers")
+        if isinstance(problem, self._kinds) or type(problem) is Exception or base:
+            lines = str(problem).strip().splitlines()
+            reason = lines[0].rstrip(". ") if lines else type(problem).__name__
+            raise self._error(f"{self._what} ({reason[:300]}). {self._way_out}") from problem

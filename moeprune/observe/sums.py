@@ -1,0 +1,169 @@
+"""Folded float64 sums of what the router chose and the experts gave, on the CPU.
+
+F folds, L MoE layers, E routed experts, T tokens of a batch without padding, K experts chosen.
+10⁷ float32 additions would lose the rare experts first, and those decide a plan: every sum is
+float64 and is added in an order that depends on the batch alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moeprune.core.stats import FIELDS, FOLDS
+from moeprune.errors import StatsError, UnsupportedModelError
+
+
+def router_probabilities(logits_TE: Tensor, *, gating: str) -> Tensor:
+    """The router's scores, normalised over all experts of the layer. (T, E) float32.
+
+    Args:
+        logits_TE: what the router's projection gives, any float type.
+        gating: ``"softmax"``: softmax of all logits, also where the model takes the softmax of the
+            chosen ones only; ``"sigmoid"`` and ``"sqrtsoftplus"``: score / Σ scores.
+    """
+    logits_TE = logits_TE.float()
+    # score / Σ score is the softmax of log score, which neither over- nor underflows.
+    if gating == "sigmoid":
+        logits_TE = torch.nn.functional.logsigmoid(logits_TE)
+    elif gating == "sqrtsoftplus":
+        softplus_TE = torch.nn.functional.softplus(logits_TE)
+        # log softplus(x) -> x for very negative x, where softplus(x) itself is rounded to 0.
+        logits_TE = 0.5 * torch.where(logits_TE < -20, logits_TE, softplus_TE.log())
+    else:
+        assert gating == "softmax", gating
+    return torch.softmax(logits_TE, dim=-1)
+
+
+class FoldedSums:
+    """The sums of one domain while its batches pass.
+
+    Observers call :meth:`add` once a layer and batch, between :meth:`begin` and :meth:`end`.
+
+    Attributes:
+        live_T: positions of the batch's tokens in the flattened batch, or None where it has no
+            padding. Observers measure these alone.
+    """
+
+    def __init__(self, *, layer_ids: Sequence[int], num_experts: Sequence[int], gating: str):
+        self.live_T: Tensor | None = None
+        self._layer_ids = tuple(layer_ids)
+        self._num_experts = tuple(num_experts)
+        self._gating = gating
+        shape = {"L": len(layer_ids), "E": max(num_experts)}
+        self._arrays: dict[str, NDArray[Any]] = {
+            name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
+            for name, (axes, dtype, _) in FIELDS.items()
+        }
+        self._fold_T = torch.zeros(0, dtype=torch.int64)
+        self._positions = 0
+        self._seen: set[int] = set()
+
+    def begin(self, fold_BS: NDArray[np.int64]) -> None:
+        """Start a batch: the fold of every position, −1 in the padding."""
+        flat = torch.from_numpy(fold_BS.reshape(-1))
+        self._positions = flat.numel()
+        self._fold_T = flat[flat >= 0]
+        full = self._fold_T.numel() == flat.numel()
+        self.live_T = None if full else torch.nonzero(flat >= 0).reshape(-1)
+        self._seen = set()
+
+    def live(self, values: Tensor, *, row: int) -> Tensor:
+        """Rows of a flattened batch that belong to tokens."""
+        if values.shape[0] != self._positions:
+            raise UnsupportedModelError(
+                f"layer {self._layer_ids[row]} saw {values.shape[0]} tokens of a batch of "
+                f"{self._positions}; a model that drops or adds tokens cannot be observed."
+            )
+        return values if self.live_T is None else values[self.live_T.to(values.device)]
+
+    def add(
+        self,
+        row: int,
+        *,
+        logits_TE: Tensor,
+        ids_TK: Tensor,
+        gates_TK: Tensor,
+        norms_TK: Tensor,
+        gate_norms_TK: Tensor | None = None,
+    ) -> None:
+        """Add one layer's view of the batch's tokens.
+
+        Args:
+            row: the MoE layer.
+            logits_TE: of the router.
+            ids_TK: int64 experts chosen.
+            gates_TK: gate weights.
+            norms_TK: ‖f_e‖₂ of each chosen expert's output.
+            gate_norms_TK: g·‖f_e‖₂, where it is not the product of the two above.
+        """
+        experts = self._num_experts[row]
+        if logits_TE.shape != (ids_TK.shape[0], experts):
+            raise UnsupportedModelError(
+                f"layer {self._layer_ids[row]}: the router gives {list(logits_TE.shape)}, expected "
+                f"logits [{ids_TK.shape[0]}, {experts}]; this family needs an observer of its own."
+            )
+        probs_TE = router_probabilities(logits_TE, gating=self._gating)
+        prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
+        self._add_routers(row, probs_TE)
+        gate = gates_TK.cpu().double().reshape(-1)
+        norm = norms_TK.cpu().double().reshape(-1)
+        gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
+        top_k = ids_TK.shape[1]
+        # One bin a (fold, expert): bincount adds in the order of the tokens, always the same.
+        bins = self._fold_T.repeat_interleave(top_k) * experts + ids_TK.cpu().reshape(-1)
+        self._bin("count", row, bins, None)
+        self._bin("gate_sum", row, bins, gate)
+        self._bin("norm_sum", row, bins, norm)
+        self._bin("norm_sq_sum", row, bins, norm * norm)
+        self._bin("gate_norm_sum", row, bins, gate_norm)
+        self._bin("gate_norm_sq_sum", row, bins, gate_norm * gate_norm)
+        self._bin("prob_norm_sum", row, bins, prob_TK * norm)
+        largest = torch.zeros(FOLDS * experts).scatter_reduce_(0, bins, norm.float(), "amax")
+        kept = self._arrays["norm_max"][:, row, :experts]
+        np.maximum(kept, largest.reshape(FOLDS, experts).numpy(), out=kept)
+        self._arrays["tokens"][:, row] += np.bincount(self._fold_T.numpy(), minlength=FOLDS)
+        self._seen.add(row)
+
+    def end(self) -> None:
+        """Close a batch.
+
+        Raises:
+            StatsError: a layer reported nothing, so its rows would be zeros that look measured.
+        """
+        for row, layer in enumerate(self._layer_ids):
+            if row not in self._seen:
+                raise StatsError(
+                    f"layer {layer}: its experts or its router never reported in a forward pass; "
+                    "this model runs them in a way that cannot be observed."
+                )
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Field -> array, as ``core.stats.FIELDS`` names and shapes them."""
+        return dict(self._arrays)
+
+    def _bin(self, name: str, row: int, bins: Tensor, weights: Tensor | None) -> None:
+        experts = self._num_experts[row]
+        sums = torch.bincount(bins, weights=weights, minlength=FOLDS * experts)
+        self._arrays[name][:, row, :experts] += sums.reshape(FOLDS, experts).numpy()
+
+    def _add_routers(self, row: int, probs_TE: Tensor) -> None:
+        experts = probs_TE.shape[1]
+        fold_T = self._fold_T.to(probs_TE.device)
+        member_FT = torch.nn.functional.one_hot(fold_T, FOLDS).T.double()
+        self._arrays["prob_sum"][:, row, :experts] += (member_FT @ probs_TE.double()).cpu().numpy()
+        if probs_TE.device.type == "cpu":  # numpy's sort is several times faster than torch's
+            ranked_TE = torch.from_numpy(np.sort(probs_TE.numpy(), axis=1)).flip(1)
+        else:
+            ranked_TE = probs_TE.sort(dim=1, descending=True).values
+        ranked_FE = member_FT @ ranked_TE.double()
+        self._arrays["rank_prob_sum"][:, row, :experts] += ranked_FE.cpu().numpy()
+        entropy_T = torch.special.entr(probs_TE).double().sum(dim=1) / math.log(2)  # bits
+        self._arrays["entropy_sum"][:, row] += (member_FT @ entropy_T).cpu().numpy()
+        self._arrays["entropy_sq_sum"][:, row] += (member_FT @ entropy_T.square()).cpu().numpy()

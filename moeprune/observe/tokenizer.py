@@ -1,0 +1,85 @@
+"""The model's own tokenizer: loaded without running checkpoint code unless that is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeprune.errors import CheckpointError, DomainError
+from moeprune.observe.quiet import foreign_errors, quiet
+from moeprune.observe.sources import Document
+
+Ids = NDArray[np.int32]
+
+
+def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of the checkpoint in ``path``.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    with (
+        quiet(),
+        foreign_errors(
+            f"{path}: the tokenizer cannot be read",
+            "Copy the tokenizer files of the original model into the folder.",
+            error=CheckpointError,
+        ),
+    ):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        # Some damage shows only at the first use.
+        tokenizer("a", add_special_tokens=True)
+    if len(tokenizer) == 0:
+        raise CheckpointError(f"{path}: the tokenizer has no vocabulary; its files are incomplete.")
+    return tokenizer
+
+
+def encode(document: Document, *, tokenizer: Any, length: int) -> Ids:
+    """Token ids of a document, special tokens included, cut to ``length``. (T,) int32.
+
+    A chat is rendered with the tokenizer's own template, which writes its special tokens itself.
+
+    Raises:
+        DomainError: a chat, and the tokenizer has no chat template or the template refuses it.
+    """
+    if isinstance(document.text, str):
+        return _ids(document.text, tokenizer, special=True)[:length]
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise DomainError(
+            f"{document.where} holds 'messages', but the tokenizer has no chat template. "
+            "Give rows with 'text' instead."
+        )
+    with foreign_errors(
+        f"{document.where}: the tokenizer's chat template refuses these messages",
+        "Give rows with 'text' instead.",
+        error=DomainError,
+    ):
+        text = tokenizer.apply_chat_template(list(document.text), tokenize=False)
+    return _ids(text, tokenizer, special=False)[:length]
+
+
+def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[Ids]:
+    """A running text in consecutive pieces of ``length`` tokens, none of its tokens lost.
+
+    Each piece starts as the tokenizer starts a text (with a begin token where the model has one),
+    since models behave differently without it.
+    """
+    assert isinstance(document.text, str)
+    ids = _ids(document.text, tokenizer, special=False)
+    begin = _ids("", tokenizer, special=True)[:1]
+    if begin.size and begin[0] != getattr(tokenizer, "bos_token_id", None):
+        begin = begin[:0]  # an end token, which belongs after a text
+    room = max(1, length - begin.size)
+    pieces = [ids[start : start + room] for start in range(0, ids.size, room)]
+    return [np.concatenate([begin, piece])[-length:] for piece in pieces]
+
+
+def _ids(text: str, tokenizer: Any, *, special: bool) -> Ids:
+    # verbose=False: a text longer than the model's window is cut afterwards, that is no warning.
+    found = tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+    return np.asarray(found, dtype=np.int32)

@@ -1,0 +1,165 @@
+"""calibrate: run the model over each domain's text once and save the sums."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import moeprune
+from moeprune.core.progress import OnProgress, Progress, ignore
+from moeprune.core.stats import CalibrationStats, DomainStats
+from moeprune.errors import OutputError, UsageError
+from moeprune.stages.identify import open_model
+
+if TYPE_CHECKING:
+    from moeprune.observe.domains import Corpus
+
+
+def calibrate(
+    model: str | Path,
+    *,
+    output: str | Path | None = None,
+    domains: Mapping[str, str] | Sequence[str] | None = None,
+    mode: str = "prefill",
+    samples: int | None = None,
+    length: int = 2048,
+    batch_tokens: int = 8192,
+    seed: int = 0,
+    dtype: str = "auto",
+    device: str | None = None,
+    shard: tuple[int, int] = (0, 1),
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    on_progress: OnProgress = ignore,
+) -> CalibrationStats:
+    """Measure how ``model`` routes each domain's text.
+
+    Everything that can be wrong with the request is found before the model is loaded.
+
+    Args:
+        model: folder or Hub id.
+        output: the stats file to write, or None.
+        domains: name -> source, or ``NAME=SOURCE`` texts; None: the built-in domains. A source is
+            ``builtin:NAME``, a ``.jsonl`` or a ``.txt`` file.
+        mode: ``"prefill"``: one forward pass over the texts.
+        samples: documents a domain, drawn by ``seed``; None: all.
+        length: tokens kept of a document; never more than the model has positions for.
+        batch_tokens: tokens of one forward pass, padding included.
+        seed: of the draw of documents.
+        dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        device: where to run; None: a GPU where there is one; ``"auto"``: spread over all devices.
+        shard: ``(index, of)``: measure documents ``index``, ``index + of``, … only.
+        trust_remote_code: run code that comes with the checkpoint.
+        revision: of a Hub model.
+        on_progress: told of the tokens measured.
+
+    Returns:
+        The stats; the same request on the same machine gives the same bytes.
+
+    Raises:
+        MoePruneError: the model, a domain, the tokenizer, an option or the output does not serve;
+            or what was counted does not add up (``StatsError``).
+    """
+    if mode != "prefill":
+        raise UsageError(f"--mode {mode} is not in this version; it has prefill.")
+    if output is not None:
+        _check_writable(Path(output))
+    opened = open_model(model, revision=revision)
+    from moeprune.observe import domains as texts
+    from moeprune.observe.load import check_device, decoder_dtype, load_causal_lm, load_tokenizer
+    from moeprune.observe.prefill import check_observer, prefill
+
+    check_observer(opened.layout)
+    check_device(device)
+    sources = texts.named_domains(domains)
+    folder = opened.index.path
+    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    length = min(length, _positions(opened.index.config) or length)
+    corpora = [
+        texts.read_corpus(
+            name, source, tokenizer=tokenizer, length=length, samples=samples, seed=seed
+        ).take_shard(*shard)
+        for name, source in sources.items()
+    ]
+    live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    count = _Counter(corpora, on_progress)
+    stats = CalibrationStats(
+        model=opened.facts,
+        domains=tuple(
+            DomainStats(
+                name=corpus.name,
+                source=corpus.source,
+                corpus_sha256=corpus.sha256,
+                documents=corpus.total,
+                shards=(corpus.shard,),
+                arrays=prefill(
+                    live,
+                    corpus,
+                    layout=opened.layout,
+                    batch_tokens=batch_tokens,
+                    on_tokens=count,
+                ),
+            )
+            for corpus in corpora
+        ),
+        provenance={
+            "mode": mode,
+            "dtype": decoder_dtype(live),
+            "length": length,
+            "samples": samples,
+            "seed": seed,
+            "versions": _versions(),
+        },
+    )
+    stats.check_counts()
+    if output is not None:
+        stats.save(Path(output))
+    return stats
+
+
+class _Counter:
+    """Adds up tokens over all domains, so that the time left is that of the whole job."""
+
+    def __init__(self, corpora: Sequence[Corpus], on_progress: OnProgress) -> None:
+        self._done, self._total = 0, sum(corpus.num_tokens for corpus in corpora)
+        self._report = on_progress
+        self(0)
+
+    def __call__(self, tokens: int) -> None:
+        self._done += tokens
+        self._report(Progress("calibrate", self._done, self._total, "tokens"))
+
+
+def _check_writable(path: Path) -> None:
+    """Fail now, not after an hour of forward passes."""
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise OutputError(
+            f"cannot write {path}: {reason} ({path.parent}). Name a file in an existing folder."
+        ) from problem
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Positions the model was made for, where its config states them."""
+    for part in (config.get("text_config"), config):
+        if isinstance(part, Mapping) and isinstance(part.get("max_position_embeddings"), int):
+            return int(part["max_position_embeddings"])
+    return None
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import transformers
+
+    return {
+        "moeprune": moeprune.__version__,
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+    }
