@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_safetensors import noise, pack, write
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from moeprune.checkpoint.header import DTYPE_BITS, read_header
@@ -21,7 +21,7 @@ def library_accepts(path: Path) -> dict[str, tuple[str, tuple[int, ...]]] | None
         with safe_open(path, "np") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
-    except Exception:
+    except SafetensorError:
         return None
 
 

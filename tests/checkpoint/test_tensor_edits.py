@@ -149,5 +149,5 @@ def test_contradictions_with_the_layout_are_refused() -> None:
     with pytest.raises(CheckpointError, match="need 4 on axis 1"):
         edits_for({"t": info("U8", 4)}, layout({"t": on_axis(1)}), {0: (1,)})
     twice = {"experts.1.w": info("U8", 1), "experts.0.w": info("U8", 1)}
-    with pytest.raises(CheckpointError, match="would both become 'experts.0.w'"):
+    with pytest.raises(CheckpointError, match=r"would both become 'experts\.0\.w'"):
         edits_for(twice, layout({"experts.1.w": expert(1)}), {0: (1, 2)})
