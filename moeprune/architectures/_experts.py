@@ -10,7 +10,7 @@ import moeprune.architectures as architectures
 from moeprune import plugins
 from moeprune.architectures._match import ExpertMatch, is_routed
 from moeprune.core.layout import TensorInfo
-from moeprune.errors import CheckpointError
+from moeprune.errors import CheckpointError, UnsupportedModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,20 @@ class ExpertSet:
     expert_bytes: int
 
 
-def expert_sets(tensors: Mapping[str, TensorInfo], *, num_experts: int) -> list[ExpertSet]:
+def expert_sets(
+    tensors: Mapping[str, TensorInfo], *, num_experts: int, extra: int
+) -> list[ExpertSet]:
     """All routed experts of a checkpoint, by the module that owns them.
+
+    Args:
+        tensors: all tensors of the checkpoint.
+        num_experts: routed experts of every layer, as config.json states them.
+        extra: router rows after the last expert's, as the family has them.
 
     Raises:
         CheckpointError: an expert is missing, incomplete, of another size than the others, or
             numbered beyond the count that config.json states.
+        UnsupportedModelError: one module owns several expert sets, or identity experts.
     """
     names = plugins.names(architectures)
     recipes = [plugins.load(architectures, name) for name in names]
@@ -50,7 +58,9 @@ def expert_sets(tensors: Mapping[str, TensorInfo], *, num_experts: int) -> list[
         ExpertSet(
             container=container,
             matches=matches,
-            expert_bytes=_expert_bytes(container, matches, tensors, num_experts=num_experts),
+            expert_bytes=_expert_bytes(
+                container, matches, tensors, num_experts=num_experts, extra=extra
+            ),
         )
         for container, matches in sorted(grouped.items())
     ]
@@ -62,6 +72,7 @@ def _expert_bytes(
     tensors: Mapping[str, TensorInfo],
     *,
     num_experts: int,
+    extra: int,
 ) -> int:
     stacked = 0
     parts: dict[int, dict[str, int]] = defaultdict(dict)
@@ -73,6 +84,17 @@ def _expert_bytes(
     if not parts:
         return stacked
     beyond = [expert for expert in sorted(parts) if expert >= num_experts]
+    if beyond and len(beyond) == extra:
+        raise UnsupportedModelError(
+            f"{container} stores {extra} identity experts after its {num_experts} routed ones; "
+            "moeprune cannot renumber those."
+        )
+    if beyond and not len(parts) % num_experts and beyond[-1] == len(parts) - 1:
+        raise UnsupportedModelError(
+            f"{container} stores {len(parts)} experts, {len(parts) // num_experts} times the "
+            f"{num_experts} that config.json states: several expert sets under one name, which "
+            "moeprune cannot prune."
+        )
     missing = [expert for expert in range(num_experts) if expert not in parts]
     if beyond or missing:
         what = f"stores expert {beyond[0]}" if beyond else f"lacks expert {missing[0]}"

@@ -44,7 +44,8 @@ def layout_of(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> M
     _refuse_dense(config, tensors, stated)
     assert stated is not None
     family = load_family(stated.level.get("model_type"), config.get("model_type"))
-    sets = expert_sets(tensors, num_experts=stated.count)
+    extra = extra_rows_of(stated, family)
+    sets = expert_sets(tensors, num_experts=stated.count, extra=extra)
     if not sets:
         refuse_leftovers(tensors, {}, {}, num_experts=stated.count)
         raise _no_experts(config)
@@ -55,7 +56,6 @@ def layout_of(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> M
             f"only next-token-prediction layers have experts ({sets[0].container}); the "
             f"{stated.num_layers} layers that config.json states have none."
         )
-    extra = extra_rows_of(stated, family)
     by_layer = _by_layer(tensors, layers)
     placed: dict[str, ExpertTensor] = {}
     expert_bytes = [0] * len(rows)

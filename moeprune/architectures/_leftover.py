@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from moeprune.architectures._match import LayerPath, block_path, is_routed
+from moeprune.architectures._router import ROUTER_NAME
 from moeprune.architectures.fused import is_shared
 from moeprune.core.layout import TensorInfo
 from moeprune.errors import UnsupportedModelError
@@ -29,6 +30,10 @@ def refuse_leftovers(
         UnsupportedModelError: there is one; the message names it.
     """
     blocks = {block_path(container): path for container, path in containers.items()}
+    # A block that is the layer itself is named by its number, which says nothing.
+    block_names = {block.rpartition(".")[2] for block in blocks} - {
+        str(path.number) for path in containers.values()
+    }
     for name, info in tensors.items():
         if name in placed or not is_routed(name):
             continue
@@ -39,12 +44,16 @@ def refuse_leftovers(
                 "such a table."
             )
         under_experts = any(part.startswith("expert") for part in parts[:-1])
-        if under_experts and not _is_common(parts, info):
+        if under_experts and not _is_common(parts, info, num_experts=num_experts):
             raise UnsupportedModelError(
                 f"{name!r} {list(info.shape)} lies among the experts, but moeprune does not know "
                 "what it holds."
             )
         block = _owner(parts, blocks)
+        if block is None and _lone_router(parts, info, block_names, num_experts=num_experts):
+            raise UnsupportedModelError(
+                f"{name!r} is a router, but its layer has no experts that moeprune can find."
+            )
         if block is not None and _counts_experts(
             name, info, block, blocks[block], num_experts=num_experts
         ):
@@ -54,9 +63,20 @@ def refuse_leftovers(
             )
 
 
-def _is_common(parts: Iterable[str], info: TensorInfo) -> bool:
+def _is_common(parts: Iterable[str], info: TensorInfo, *, num_experts: int) -> bool:
     """One value or one norm that all experts of a layer share stays as it is."""
-    return is_shared(info) or any(part.endswith("norm") for part in parts)
+    norm = any(part.endswith("norm") for part in parts)
+    return is_shared(info) or (norm and num_experts not in info.shape)
+
+
+def _lone_router(
+    parts: list[str], info: TensorInfo, block_names: Collection[str], *, num_experts: int
+) -> bool:
+    """Whether the name is a router's in a layer of which no expert was found."""
+    if num_experts not in info.shape:
+        return False
+    tails = [index + 1 for index, part in enumerate(parts) if part in block_names]
+    return any(ROUTER_NAME.fullmatch(".".join(parts[tail:])) for tail in tails)
 
 
 def _owner(parts: list[str], blocks: Collection[str]) -> str | None:

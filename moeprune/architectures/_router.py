@@ -14,7 +14,7 @@ _WEIGHT = (
     r"(?:gate|router)(?:\.(?:wg|gate|proj|layer|classifier|router_mlp\.out_proj))?\.weight"
     r"(?:_[0-9]+)?"
 )
-_IN_BLOCK = re.compile(
+ROUTER_NAME = re.compile(
     rf"(?P<weight>{_WEIGHT})|{_WEIGHT}_.+"
     r"|(?:gate|router)(?:\.(?:wg|gate|proj|layer|classifier|router_mlp\.out_proj))?\.bias"
     r"|(?:(?:gate|router|moe_statics|experts)\.)?"
@@ -51,7 +51,7 @@ def router_tensors(
     found: dict[str, ExpertTensor] = {}
     weights = 0
     for name, info in tensors.items():
-        in_block = _IN_BLOCK.fullmatch(name.removeprefix(f"{block}."))
+        in_block = ROUTER_NAME.fullmatch(name.removeprefix(f"{block}."))
         if in_block is None and _IN_LAYER.fullmatch(name.removeprefix(f"{layer_prefix}.")) is None:
             continue
         place = _expert_axis(info, num_experts=num_experts, extra=extra)

@@ -16,7 +16,8 @@ def command(model: str, revision: str | None, as_json: bool) -> None:
 
     Reads config.json and the headers of the safetensors files only.
     """
+    from moeprune.cli.inspect_text import inspect_text
     from moeprune.stages.inspect import inspect
 
     result = inspect(model, revision=revision)
-    say(result.to_json(), result.to_text(), as_json=as_json)
+    say(result.to_json(), inspect_text(result), as_json=as_json)

@@ -1,0 +1,74 @@
+"""How an inspection reads on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moeprune.cli.text import size, table
+
+if TYPE_CHECKING:
+    from moeprune.stages.inspect import Inspection
+
+
+def inspect_text(model: Inspection) -> str:
+    """What ``moeprune inspect`` prints."""
+    lines = [
+        f"{model.name}: {model.model_type}, {len(model.layer_ids)} MoE layers x "
+        f"{model.num_experts} experts, top-{model.top_k} of {model.gating} scores",
+        f"MoE layers {ranges(model.layer_ids)}"
+        + (f"; dense {ranges(model.dense_layers)}" if model.dense_layers else "; no dense layer"),
+    ]
+    if model.num_groups > 1:
+        lines.append(
+            f"{model.num_groups} router groups of {model.num_experts // model.num_groups}, a token "
+            f"chooses from {model.top_groups}"
+        )
+    if model.shared_experts:
+        lines.append("shared experts: never touched")
+    if model.following_layers:
+        lines.append(
+            f"{model.following_layers} next-token-prediction layers lose the same experts as layer "
+            f"{model.layer_ids[-1]}"
+        )
+    share = model.experts_bytes / model.total_bytes
+    stored = ", ".join(f"{dtype} {size(count)}" for dtype, count in model.dtypes.items())
+    one = sorted(set(model.expert_bytes))
+    lines += [
+        f"{model.parameters:,} parameters, {size(model.total_bytes)} ({stored})",
+        f"routed experts: {model.expert_parameters:,} parameters, {size(model.experts_bytes)} "
+        f"({share:.1%}); one expert is "
+        + (size(one[0]) if len(one) == 1 else f"{size(one[0])} to {size(one[-1])}"),
+    ]
+    if model.quant_method:
+        lines.append(f"quantised: {model.quant_method}")
+    if model.observer == "none":
+        lines.append("calibrate cannot observe this family yet; a plan written by hand works")
+    lines.append(f"config.json states the count as {', '.join(model.count_keys)}")
+    if not model.choices:
+        lines.append(
+            f"cannot be pruned: a layer must keep at least {model.min_keep}"
+            + (f", a multiple of {model.unit}" if model.unit > 1 else "")
+        )
+        return "\n".join(lines)
+    lines.append(
+        f"a pruned layer keeps {model.min_keep} to {model.num_experts - model.unit} experts"
+        + (f", a multiple of {model.unit}" if model.unit > 1 else "")
+    )
+    rows = [["  --ratio", "experts", "size"]]
+    rows += [
+        [f"  {choice.ratio:g}", str(choice.keep), size(choice.bytes_after)]
+        for choice in model.choices
+    ]
+    return "\n".join([*lines, table(rows)])
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers with runs shortened: ``0-2, 5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

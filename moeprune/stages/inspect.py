@@ -1,0 +1,188 @@
+"""What a model is, and what can be pruned to what: from config.json and headers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from moeprune.core.budget import Budget
+from moeprune.core.layout import ModelFacts, MoeLayout, TensorInfo
+from moeprune.core.limits import limits
+from moeprune.errors import UsageError
+from moeprune.stages.identify import open_model
+
+RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
+
+_SHARED = ("shared_expert", "share_expert", "shared_mlp")  # how families name them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One uniform pruning that the model allows.
+
+    Attributes:
+        ratio: the share of the routed experts that was asked for.
+        keep: experts that stay in every layer.
+        bytes_after: bytes of all tensors afterwards.
+    """
+
+    ratio: float
+    keep: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What ``moeprune inspect`` tells.
+
+    Attributes:
+        name: Hub id or folder name.
+        fingerprint: what stats and plans of this model carry.
+        model_type: of the family.
+        layer_ids: (L,) index of each MoE layer.
+        dense_layers: ids of the layers without routed experts.
+        num_experts: routed experts of every MoE layer.
+        top_k: experts run per token.
+        gating: from router logits to scores.
+        num_groups: router groups, 1 = none.
+        top_groups: groups a token may choose from.
+        shared_experts: whether layers have experts that every token runs.
+        following_layers: next-token-prediction layers with experts; they lose the same ones as the
+            last MoE layer.
+        tensors: stored tensors.
+        parameters: stored values; what a packed format stores counts as it is stored.
+        total_bytes: bytes of all tensors.
+        expert_parameters: ``parameters`` in the routed experts.
+        experts_bytes: bytes of all routed experts and their router rows.
+        expert_bytes: (L,) bytes that leave with one expert of the layer.
+        dtypes: stored type -> bytes, largest first.
+        quant_method: as config.json states it, or None.
+        count_keys: keys of config.json that state the expert count.
+        observer: how calibration sees the experts; ``"none"``: it cannot yet.
+        min_keep: the fewest experts a pruned layer may keep.
+        unit: a pruned layer keeps a multiple of it.
+        choices: what uniform pruning at some ratios leaves.
+    """
+
+    name: str
+    fingerprint: str
+    model_type: str
+    layer_ids: tuple[int, ...]
+    dense_layers: tuple[int, ...]
+    num_experts: int
+    top_k: int
+    gating: str
+    num_groups: int
+    top_groups: int
+    shared_experts: bool
+    following_layers: int
+    tensors: int
+    parameters: int
+    total_bytes: int
+    expert_parameters: int
+    experts_bytes: int
+    expert_bytes: tuple[int, ...]
+    dtypes: Mapping[str, int]
+    quant_method: str | None
+    count_keys: tuple[str, ...]
+    observer: str
+    min_keep: int
+    unit: int
+    choices: tuple[Choice, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object of plain types."""
+        return asdict(self)
+
+
+def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
+    """Read what a model is and what can be pruned.
+
+    Args:
+        model: a local folder or a Hub id.
+        revision: branch, tag or commit on the Hub.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        UnsupportedModelError: it is no MoE that moeprune can prune; the message names the reason.
+        HubError: the Hub refused.
+    """
+    opened = open_model(model, revision=revision)
+    layout, facts, tensors = opened.layout, opened.facts, opened.index.tensors
+    limit = limits(facts)
+    experts = {name: tensors[name] for name, at in layout.tensors.items() if at.role == "expert"}
+    return Inspection(
+        name=facts.name,
+        fingerprint=facts.fingerprint,
+        model_type=facts.model_type,
+        layer_ids=facts.layer_ids,
+        dense_layers=_dense_layers(tensors, layout),
+        num_experts=facts.width,
+        top_k=facts.top_k,
+        gating=facts.gating,
+        num_groups=facts.num_groups,
+        top_groups=facts.top_groups,
+        shared_experts=any(
+            part.startswith(_SHARED) for name in tensors for part in name.split(".")
+        ),
+        following_layers=len({_layer(name) for name, at in layout.tensors.items() if at.follows}),
+        tensors=len(tensors),
+        parameters=_values(tensors),
+        total_bytes=facts.total_bytes,
+        expert_parameters=_values(experts),
+        experts_bytes=facts.width * sum(facts.expert_bytes),
+        expert_bytes=facts.expert_bytes,
+        dtypes=_dtypes(tensors),
+        quant_method=layout.quant_method,
+        count_keys=tuple(".".join(path) for path in layout.count_keys),
+        observer=layout.observer,
+        min_keep=limit.min_keep,
+        unit=limit.unit,
+        choices=_choices(facts),
+    )
+
+
+def _choices(facts: ModelFacts) -> tuple[Choice, ...]:
+    found: dict[int, Choice] = {}
+    for ratio in RATIOS:
+        try:
+            budget = Budget.of(facts, ratio=ratio, keep=None, allocation="uniform")
+        except UsageError:  # this model has no such pruning; the next ratio may exist
+            continue
+        leave = budget.max_remove[0]
+        keep = facts.width - leave
+        after = facts.total_bytes - leave * sum(facts.expert_bytes)
+        found.setdefault(keep, Choice(ratio=ratio, keep=keep, bytes_after=after))
+    return tuple(found.values())
+
+
+def _layer(name: str) -> tuple[str, int] | None:
+    """(stack of layers, number in it) of a tensor name; None outside of layers."""
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part.isascii() and part.isdecimal():
+            return ".".join(parts[:index]), int(part)
+    return None
+
+
+def _dense_layers(tensors: Mapping[str, TensorInfo], layout: MoeLayout) -> tuple[int, ...]:
+    routed = {_layer(name) for name in layout.tensors}
+    stacks = {
+        at[0] for at in (_layer(n) for n, rule in layout.tensors.items() if not rule.follows) if at
+    }
+    every = {at for at in map(_layer, tensors) if at is not None and at[0] in stacks}
+    return tuple(sorted(number for _, number in every - routed))
+
+
+def _values(tensors: Mapping[str, TensorInfo]) -> int:
+    return sum(math.prod(info.shape) for info in tensors.values())
+
+
+def _dtypes(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for info in tensors.values():
+        sizes[info.dtype] = sizes.get(info.dtype, 0) + info.nbytes
+    return dict(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
