@@ -18,7 +18,7 @@ from torch.nn.functional import linear
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
-from moeprune.observe.sums import FoldedSums
+from moeprune.observe.sums import FoldedSums, widened
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ def experts_forward(
     memory for one expert's tokens only, and adds in an order that is always the same.
 
     Returns:
-        (T, H) the weighted sum of the experts' outputs, added in float32; (T, K) float32 norms of
+        (T, H) the weighted sum of the experts' outputs, added in float32 or wider; (T, K) norms of
         the outputs before weighting.
     """
     experts = module.num_experts if num_experts is None else num_experts
@@ -140,16 +140,17 @@ def experts_forward(
             "family with experts beside the routed ones needs an observer of its own."
         )
     token_S = order_S // top_k
-    weight_S = weights_TK.reshape(-1)[order_S].float()
-    norm_S = torch.empty(token_S.shape, dtype=torch.float32, device=hidden_TH.device)
-    total_TH = torch.zeros(hidden_TH.shape, dtype=torch.float32, device=hidden_TH.device)
+    weight_S = widened(weights_TK.reshape(-1)[order_S])
+    wide = torch.promote_types(hidden_TH.dtype, torch.float32)
+    norm_S = torch.empty(token_S.shape, dtype=wide, device=hidden_TH.device)
+    total_TH = torch.zeros(hidden_TH.shape, dtype=wide, device=hidden_TH.device)
     start = 0
     for expert, count in enumerate(counts):
         if not count:
             continue
         span = slice(start, start + count)
         token_N = token_S[span]
-        output_NH = _expert(module, expert, hidden_TH[token_N]).float()
+        output_NH = widened(_expert(module, expert, hidden_TH[token_N]))
         norm_S[span] = torch.linalg.vector_norm(output_NH, dim=-1)
         total_TH.index_add_(0, token_N, output_NH * weight_S[span, None])
         start += count

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
-from moeprune.observe.sums import FoldedSums
+from moeprune.observe.sums import FoldedSums, widened
 
 
 @contextlib.contextmanager
@@ -55,9 +55,7 @@ def _measure(layer: MoeLayer, routed: dict[int, tuple[Tensor, Tensor]], sums: Fo
         ids_TK = torch.topk(logits_TE, top_k, dim=1).indices
         output_ETH = output_SH.reshape(layer.num_experts, -1, output_SH.shape[-1])
         token_T1 = torch.arange(ids_TK.shape[0], device=ids_TK.device)[:, None]
-        norms_TK = torch.linalg.vector_norm(
-            output_ETH[ids_TK, token_T1], dim=-1, dtype=torch.float32
-        )
+        norms_TK = torch.linalg.vector_norm(widened(output_ETH[ids_TK, token_T1]), dim=-1)
         norms_TK = sums.live(norms_TK, row=layer.row)
         sums.add(
             layer.row,
