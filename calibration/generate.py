@@ -34,6 +34,7 @@ MIN_WORDS = 315
 MATH_FILE = "math.jsonl"
 INSTRUCTION_FILE = "instruction.jsonl"
 DOMAINS_FILE = "domains.json"
+DOMAINS_SCHEMA = "moeprune.domains/1"
 
 
 @dataclass(frozen=True)
@@ -2658,7 +2659,8 @@ def domains(generated: dict[str, bytes], folder: Path) -> bytes:
         file = f"{name}.jsonl"
         data = generated[file] if file in generated else (folder / file).read_bytes()
         entries.append(describe(name, data))
-    return (json.dumps({"domains": entries}, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    body = {"schema": DOMAINS_SCHEMA, "domains": entries}
+    return (json.dumps(body, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def outputs(folder: Path = HERE) -> dict[str, bytes]:
