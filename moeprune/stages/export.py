@@ -79,7 +79,7 @@ def export(
     provenance = _provenance(opened, plan, edits)
     texts = {
         CONFIG_FILE: config_text,
-        PROVENANCE_FILE: json.dumps(provenance, ensure_ascii=False, indent=1) + "\n",
+        PROVENANCE_FILE: json.dumps(provenance, indent=1) + "\n",
         CARD_FILE: model_card(
             plan, source=opened.facts.name, source_readme=read_readme(index.path)
         ),

@@ -92,8 +92,8 @@ def test_golden() -> None:
     text = (
         '\ufeff{\r\n  "num_experts" :128 , "num_experts_per_tok": 8,\r\n'
         '\t"text_config": {"num_experts": 128, "x": {"num_experts": 1}},\r\n'
-        '  "theta": 1e7, "eps": 1.0E-06, "nan": NaN,"s":"\\u00e9\\/ {\\"num_experts\\": 3}"\r\n}\r\n'
-        "\r\n"
+        '  "theta": 1e7, "eps": 1.0E-06, "nan": NaN,\r\n'
+        '  "s": "\\u00e9\\/ {\\"num_experts\\": 3}"\r\n}\r\n\r\n'
     )
     edited = edit_json_text(text, {("num_experts",): 64, ("text_config", "num_experts"): 7})
     assert edited == text.replace('"num_experts" :128', '"num_experts" :64').replace(
