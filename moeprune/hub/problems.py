@@ -7,8 +7,12 @@ outside the ``except`` block: a chained error would carry the client's text alon
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import re
+import sys
+from collections.abc import Iterator
 
 LOGIN = "Log in with 'hf auth login' or set HF_TOKEN."
 _TOKEN_LIKE = re.compile(r"hf_[A-Za-z0-9_-]{3,}|(?<=Bearer )[^\s'\"]+")
@@ -37,6 +41,26 @@ def _transport_errors() -> tuple[type[Exception], ...]:
         for kind in HfHubHTTPError.__mro__
         if kind.__name__ == "HTTPError" and issubclass(kind, Exception)
     )
+
+
+@contextlib.contextmanager
+def bars_on_terminals_only() -> Iterator[None]:
+    """Keep the client's progress bars out of logs; what the user set in the environment wins."""
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    chosen = "HF_HUB_DISABLE_PROGRESS_BARS" in os.environ
+    if chosen or sys.stderr.isatty() or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 def explain(
@@ -71,6 +95,8 @@ def explain(
     status = _status(error)
     if status is None and type(error).__name__ == "XetAuthenticationError":
         status = 403  # the transfer library's word for it
+    if isinstance(error, errors.LocalTokenNotFoundError):
+        status = 401
     if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
         return _missing(repo_id, status, writing=writing)
     if status == 403:

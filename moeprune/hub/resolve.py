@@ -105,10 +105,13 @@ def _local(model: str | Path) -> Path | None:
 def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
-    from moeprune.hub.problems import client_errors, explain
+    from moeprune.hub.problems import bars_on_terminals_only, client_errors, explain
 
     try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(PATTERNS)))
+        with bars_on_terminals_only():
+            return Path(
+                snapshot_download(repo_id, revision=revision, allow_patterns=list(PATTERNS))
+            )
     except client_errors() as error:
         message = explain(error, repo_id=repo_id, revision=revision)
     raise HubError(message)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import HubError, UsageError
-from moeprune.hub.problems import client_errors, explain
+from moeprune.hub.problems import bars_on_terminals_only, client_errors, explain
 from moeprune.hub.resolve import is_hub_id
 
 # Caches and leftovers are nobody's business; a .gitignore would make the Hub drop files silently.
@@ -64,7 +64,8 @@ def upload(
     total = sum((folder / name).stat().st_size for name in files)
     on_progress(Progress("push", 0, total, "bytes"))
     try:
-        url, lost = _send(folder, repo_id, files, private, revision, commit_message, token)
+        with bars_on_terminals_only():
+            url, lost = _send(folder, repo_id, files, private, revision, commit_message, token)
         message = _lost(repo_id, lost, len(files)) if lost else ""
     except client_errors() as error:
         message = explain(error, repo_id=repo_id, revision=revision, writing=True, token=token)

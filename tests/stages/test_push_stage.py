@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ import numpy as np
 import pytest
 from fakehub import Hub, serve
 from hubclient import call_client
+from huggingface_hub import ModelCard
 from safetensors.numpy import save_file
 
+from moeprune.core.plan import PrunePlan
 from moeprune.errors import CheckpointError, UsageError
+from moeprune.stages.export import export
+from moeprune.stages.identify import open_model
 from moeprune.stages.push import push
 
 TOKEN = "hf_ThisIsASecretThatNobodyMaySee0123456789"
@@ -76,7 +81,37 @@ def test_every_byte_arrives(hub: Hub, out: Path, tmp_path: Path) -> None:
     total = sum(len(data) for data in want.values())
     assert outcome["progress"] == [[0, total], [total, total]]
     assert TOKEN not in printed
+    assert len(printed.splitlines()) == 1  # the outcome: no bars where there is no terminal
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_an_export_comes_back_from_the_hub(
+    hub: Hub, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = shutil.copytree(tiny("qwen3_moe"), tmp_path / "source")
+    (source / "README.md").write_text("---\nlicense: mit\n---\n")
+    facts = open_model(source).facts
+    plan = PrunePlan(
+        model_name=facts.name,
+        model_fingerprint=facts.fingerprint,
+        model_type=facts.model_type,
+        top_k=facts.top_k,
+        layer_ids=facts.layer_ids,
+        num_experts=facts.num_experts,
+        keep=tuple(tuple(range(0, count, 2)) for count in facts.num_experts),
+    )
+    folder = export(source, plan=plan, output=tmp_path / "pruned")
+    (pushed, back), _ = call_client(
+        hub.url,
+        [("push", [str(folder), "org/name"], {}), ("resolve", ["org/name"], {})],
+        home=tmp_path / "home",
+    )
+    assert "result" in pushed, pushed
+    snapshot = Path(back["result"])
+    assert expected(snapshot) == expected(folder)
+    card = ModelCard(snapshot.joinpath("README.md").read_text(encoding="utf-8"))
+    assert card.data.to_dict()["license"] == "mit"
+    assert str(tmp_path) not in card.content
 
 
 def test_the_streaming_client_sends_the_same(hub: Hub, out: Path, tmp_path: Path) -> None:
