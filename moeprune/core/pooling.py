@@ -115,4 +115,5 @@ def domain_mass_DLE(stats: CalibrationStats, *, folds: Sequence[int] | None = No
 def row_norm(values_LE: Array) -> Array:
     """Divide each row (the last axis) by its sum; a row of zeros stays zeros."""
     total = values_LE.sum(axis=-1, keepdims=True)
-    return np.divide(values_LE, total, out=np.zeros_like(values_LE), where=total > 0)
+    out = np.zeros(values_LE.shape, dtype=np.float64)
+    return np.asarray(np.divide(values_LE, total, out=out, where=total > 0))

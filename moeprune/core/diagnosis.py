@@ -1,0 +1,73 @@
+"""What the stats say about the model's routing, before anything is removed.
+
+L MoE layers, E routed experts of a layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from moeprune.core.pooling import DomainWeights, pool
+from moeprune.core.stats import Array, CalibrationStats
+
+OVER_DISPERSED = "over-dispersed"
+STANDARD = "standard"
+
+# H̄ > 0.85 · log2 E: the practical diagnostic of MESA, section 3.1.
+_OVER_DISPERSED_ABOVE = 0.85
+# A layer with more unseen experts than this share was calibrated on too little text.
+_UNSEEN_SHARE = 0.05
+_DIGITS = 12  # of numbers in a plan: the last bits of a sum depend on the machine
+
+
+def entropy_ratio_L(stats: CalibrationStats, *, domain_weights: DomainWeights = None) -> Array:
+    """Mean router entropy of a token as a share of its maximum, log2 E.
+
+    Returns:
+        (L,) float64 in [0, 1]; 1 = every expert equally likely for every token. NaN for a layer of
+        one expert, which has no choice to make.
+    """
+    entropy_L = pool(stats, ["entropy_sum"], domain_weights=domain_weights)["entropy_sum"]
+    most_L = np.log2(np.array(stats.model.num_experts, dtype=np.float64))
+    out_L = np.full(most_L.shape, np.nan)
+    return np.asarray(np.divide(entropy_L, most_L, out=out_L, where=most_L > 0))
+
+
+def routing(stats: CalibrationStats, *, domain_weights: DomainWeights = None) -> dict[str, Any]:
+    """The ``routing`` entry of a plan.
+
+    Returns:
+        ``entropy_ratio`` (mean over tokens and layers), ``entropy_ratio_by_layer`` (null for a
+        layer of one expert) and ``regime``: ``"over-dispersed"`` or ``"standard"``.
+    """
+    ratio_L = entropy_ratio_L(stats, domain_weights=domain_weights)
+    known_L = ratio_L[~np.isnan(ratio_L)]
+    mean = float(known_L.mean()) if known_L.size else 0.0
+    return {
+        "entropy_ratio": round(mean, _DIGITS),
+        "entropy_ratio_by_layer": [
+            None if np.isnan(ratio) else round(float(ratio), 6) for ratio in ratio_L
+        ],
+        "regime": OVER_DISPERSED if mean > _OVER_DISPERSED_ABOVE else STANDARD,
+    }
+
+
+def unseen_warnings(stats: CalibrationStats) -> list[str]:
+    """One line if experts saw no token at all in more than a few places of a layer, else none."""
+    count_LE = np.sum([domain.total("count") for domain in stats.domains], axis=0)
+    unseen, thin = 0, []
+    for row, experts in enumerate(stats.model.num_experts):
+        idle = int(np.count_nonzero(count_LE[row, :experts] == 0))
+        unseen += idle
+        if idle > _UNSEEN_SHARE * experts:
+            thin.append(stats.model.layer_ids[row])
+    if not thin:
+        return []
+    total = sum(stats.model.num_experts)
+    shown = ", ".join(str(layer) for layer in thin[:5]) + (", …" if len(thin) > 5 else "")
+    return [
+        f"{unseen} of {total} experts saw no token (more than {_UNSEEN_SHARE:.0%} of layer "
+        f"{shown}): calibrate on more text before trusting which of them leave."
+    ]

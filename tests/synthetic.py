@@ -1,0 +1,93 @@
+"""Random statistics that add up, for tests that need no model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from moeprune.core.layout import ModelFacts
+from moeprune.core.stats import FIELDS, FOLDS, CalibrationStats, DomainStats
+
+
+def facts(
+    experts: Sequence[int] = (8, 8),
+    *,
+    top_k: int = 2,
+    groups: int = 1,
+    top_groups: int = 1,
+    layer_ids: Sequence[int] | None = None,
+) -> ModelFacts:
+    """A model without tensors."""
+    return ModelFacts(
+        name="org/model",
+        fingerprint="5eed" * 16,
+        model_type="made_up",
+        layer_ids=tuple(range(len(experts))) if layer_ids is None else tuple(layer_ids),
+        num_experts=tuple(experts),
+        top_k=top_k,
+        num_groups=groups,
+        top_groups=top_groups,
+        gating="softmax",
+        total_bytes=10_000 + 100 * sum(experts),
+        expert_bytes=tuple(100 for _ in experts),
+    )
+
+
+def domain_arrays(
+    model: ModelFacts, tokens_F: Sequence[int], rng: np.random.Generator, *, skew: float = 1.0
+) -> dict[str, Any]:
+    """Sums over random router distributions of ``tokens_F`` tokens, routed to the top k."""
+    rows, width = model.num_layers, model.width
+    shape = {"L": rows, "E": width}
+    arrays = {
+        name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
+        for name, (axes, dtype, _) in FIELDS.items()
+    }
+    for row, experts in enumerate(model.num_experts):
+        taste_E = rng.normal(size=experts) * skew
+        for fold, tokens in enumerate(tokens_F):
+            arrays["tokens"][fold, row] = tokens
+            for _ in range(tokens):
+                logits_E = taste_E + rng.normal(size=experts)
+                prob_E = np.exp(logits_E) / np.exp(logits_E).sum()
+                top = np.argsort(-prob_E)[: model.top_k]
+                norm_E = rng.uniform(0.5, 2.0, size=experts)
+                at = (fold, row, top)
+                arrays["prob_sum"][fold, row, :experts] += prob_E
+                arrays["rank_prob_sum"][fold, row, :experts] += np.sort(prob_E)[::-1]
+                arrays["entropy_sum"][fold, row] -= (prob_E * np.log2(prob_E)).sum()
+                arrays["count"][at] += 1
+                arrays["gate_sum"][at] += prob_E[top]
+                arrays["norm_sum"][at] += norm_E[top]
+                arrays["gate_norm_sum"][at] += prob_E[top] * norm_E[top]
+                arrays["norm_max"][at] = np.maximum(arrays["norm_max"][at], norm_E[top])
+    return arrays
+
+
+def stats(
+    model: ModelFacts | None = None,
+    *,
+    domains: Sequence[str] = ("math", "code", "prose"),
+    tokens_F: Sequence[int] = (6, 5, 7, 4),
+    seed: int = 0,
+    skew: float = 1.0,
+) -> CalibrationStats:
+    """Checked statistics of several domains with tastes of their own."""
+    model = facts() if model is None else model
+    rng = np.random.default_rng(seed)
+    made = CalibrationStats(
+        model=model,
+        domains=tuple(
+            DomainStats(
+                name=name,
+                source=f"builtin:{name}",
+                corpus_sha256="c0" * 32,
+                documents=FOLDS,
+                arrays=domain_arrays(model, tokens_F, rng, skew=skew),
+            )
+            for name in domains
+        ),
+        provenance={"mode": "prefill", "seed": seed},
+    )
+    made.check_counts()
+    return made
