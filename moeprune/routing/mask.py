@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from moeprune.errors import UnsupportedModelError, VerificationError
+from moeprune.errors import VerificationError
 
 _LINEAR = frozenset(
     {nn.functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm}
@@ -51,8 +51,7 @@ class _MaskLogits(TorchFunctionMode):
 def masked_experts(
     model: nn.Module,
     *,
-    router_module: str,
-    layer_ids: Sequence[int],
+    routers: Sequence[nn.Module],
     num_experts: Sequence[int],
     removed: Sequence[Sequence[int]],
 ) -> Iterator[None]:
@@ -60,52 +59,28 @@ def masked_experts(
 
     Args:
         model: a loaded model; parameters and modules are restored at the end.
-        router_module: name of the router after ``layers.<i>.``, e.g. ``mlp.gate``.
-        layer_ids: (L,) MoE layers.
+        routers: (L,) the router module of each MoE layer, modules of ``model``.
         num_experts: (L,) routed experts of each.
         removed: L sequences of expert ids.
 
     Raises:
-        UnsupportedModelError: the model has no such router.
-        VerificationError: at the end of the block, if a router ran without its logits having been
-            masked: then nothing computed inside means anything.
+        VerificationError: at the end of the block, if a router never ran, or ran without its
+            logits having been masked: then nothing computed inside means anything.
     """
-    routers = find_routers(model, router_module=router_module, layer_ids=layer_ids)
+    names = {id(module): name for name, module in model.named_modules()}
     with ExitStack() as stack:
-        for layer, router, width, ids in zip(layer_ids, routers, num_experts, removed, strict=True):
+        for router, width, ids in zip(routers, num_experts, removed, strict=True):
             if ids:
-                stack.enter_context(_masked_bias(model, router[0], width, ids))
-                stack.enter_context(_masked_router(router[1], width, ids, layer=layer))
+                name = names[id(router)]
+                block = model.get_submodule(name.rpartition(".")[0])
+                stack.enter_context(_masked_bias(block, width, ids))
+                stack.enter_context(_masked_router(router, width, ids, name=name))
         yield
-
-
-def find_routers(
-    model: nn.Module, *, router_module: str, layer_ids: Sequence[int]
-) -> list[tuple[str, nn.Module]]:
-    """Name and module of each MoE layer's router, in the order of ``layer_ids``.
-
-    Raises:
-        UnsupportedModelError: a layer has none, or several.
-    """
-    pattern = re.compile(rf"(?:^|\.)(?:layers|blocks)\.(\d+)\.{re.escape(router_module)}$")
-    found: dict[int, list[tuple[str, nn.Module]]] = {}
-    for name, module in model.named_modules():
-        match = pattern.search(name)
-        if match and not re.search(r"vision|visual|audio|talker", name):
-            found.setdefault(int(match[1]), []).append((name, module))
-    for layer in layer_ids:
-        if len(found.get(layer, [])) != 1:
-            raise UnsupportedModelError(
-                f"layer {layer} of the loaded {type(model).__name__} has "
-                f"{len(found.get(layer, []))} modules named {router_module!r}, expected 1: "
-                "transformers and moeprune disagree on this family."
-            )
-    return [found[layer][0] for layer in layer_ids]
 
 
 @contextmanager
 def _masked_router(
-    router: nn.Module, num_experts: int, removed_ids: Sequence[int], *, layer: int
+    router: nn.Module, num_experts: int, removed_ids: Sequence[int], *, name: str
 ) -> Iterator[None]:
     mode = _MaskLogits(removed_ids, num_experts)
     calls = 0
@@ -124,7 +99,7 @@ def _masked_router(
         yield
         if calls == 0 or mode.hits < calls:
             raise VerificationError(
-                f"layer {layer}: {mode.hits} of {calls} router calls were masked; the masked model "
+                f"{name}: {mode.hits} of {calls} calls of the router were masked; the masked model "
                 "cannot be trusted as a reference for this family."
             )
     finally:
@@ -135,15 +110,11 @@ def _masked_router(
 
 
 @contextmanager
-def _masked_bias(
-    model: nn.Module, router_name: str, num_experts: int, removed_ids: Sequence[int]
-) -> Iterator[None]:
-    """Selection biases of the router or of its block become −inf for the removed experts."""
-    block = model.get_submodule(router_name.rpartition(".")[0])
+def _masked_bias(block: nn.Module, num_experts: int, removed_ids: Sequence[int]) -> Iterator[None]:
+    """Selection biases of a router, its own or its block's, are −inf for the removed experts."""
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
-    named = [*block.named_parameters(), *block.named_buffers()]
     with torch.no_grad():
-        for name, tensor in named:
+        for name, tensor in (*block.named_parameters(), *block.named_buffers()):
             if _SELECTION_BIAS.search(name) and tensor.shape[-1] == num_experts:
                 saved.append((tensor, tensor.clone()))
                 tensor[..., list(removed_ids)] = -torch.inf

@@ -198,6 +198,7 @@ def _compare_forward(
     trust_remote_code: bool,
 ) -> LogitDifference:
     from moeprune.evaluate.logits import compare_logits, prompt_logits, random_prompts
+    from moeprune.observe.layers import moe_layers
     from moeprune.observe.load import load_causal_lm, load_tokenizer
     from moeprune.routing.mask import masked_experts
 
@@ -212,16 +213,11 @@ def _compare_forward(
         prompts = [ids for text in PROMPTS if (ids := tokenizer(text)["input_ids"])]
     else:
         prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
-    removed = [
-        sorted(set(range(count)) - set(ids))
-        for count, ids in zip(layout.num_experts, plan.keep, strict=True)
-    ]
     with masked_experts(
         full,
-        router_module=layout.router_module,
-        layer_ids=layout.layer_ids,
+        routers=[layer.router for layer in moe_layers(full, layout)],
         num_experts=layout.num_experts,
-        removed=removed,
+        removed=plan.removed,
     ):
         reference = prompt_logits(full, prompts)
     del full  # one model in memory at a time

@@ -206,7 +206,7 @@ def test_unreadable_tokenizer(
     ("content", "words"),
     [
         ("", ["empty.jsonl"]),
-        ('{"text": ""}\n', ["words"]),
+        ('{"text": ""}\n', ["empty.jsonl"]),
         ('{"text": "fine"}\nnot json\n', ["empty.jsonl", "2"]),
         ('{"text": "fine"}\n["a list"]\n', ["empty.jsonl", "2"]),
         ('{"text": "fine"}\n\n{"body": "no text"}\n', ["empty.jsonl", "3"]),
