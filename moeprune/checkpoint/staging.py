@@ -14,6 +14,7 @@ from typing import BinaryIO
 from moeprune.errors import OutputError
 
 _MARKER = ".moeprune-partial"
+_NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -73,10 +74,12 @@ def staged_folder(output: Path, *, needed: int) -> Iterator[Path]:
         with (partial / _MARKER).open("wb") as marker:
             _lock(marker, output)
             yield partial
-        (partial / _MARKER).unlink()
-        for folder, _, _ in os.walk(partial):
-            sync_folder(Path(folder))
-        partial.rename(output)
+            if sys.platform == "win32":
+                marker.close()  # an open file cannot be removed there
+            (partial / _MARKER).unlink()
+            for folder, _, _ in os.walk(partial):
+                sync_folder(Path(folder))
+            partial.rename(output)
         sync_folder(output.parent)
     except BaseException as problem:
         shutil.rmtree(partial, ignore_errors=True)
@@ -88,14 +91,18 @@ def staged_folder(output: Path, *, needed: int) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
+    """Make the names in a folder durable, where the file system can."""
     if sys.platform == "win32":
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as problem:
+        if problem.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def _too_small(output: Path, needed: int, free: int) -> str:

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import errno
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from moeprune.checkpoint.staging import check_output, partial_path, staged_folder
+from moeprune.errors import OutputError
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    return tmp_path / "model"
+
+
+def test_complete_or_absent(tmp_path: Path) -> None:
+    out = tmp_path / "größe out"
+    with staged_folder(out, needed=4) as folder:
+        assert folder == tmp_path / "größe out.partial" and not out.exists()
+        (folder / "sub").mkdir()
+        (folder / "sub" / "a").write_text("a")
+    assert [path.name for path in sorted(out.rglob("*"))] == ["sub", "a"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), SystemExit(3), ValueError("x")])
+def test_nothing_stays_after_a_failure(problem: BaseException, tmp_path: Path) -> None:
+    with pytest.raises(type(problem)), staged_folder(tmp_path / "out", needed=1) as folder:
+        (folder / "a").write_text("half")
+        raise problem
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (errno.ENOSPC, r"needs 0\.001 GB, the disk of .* had \d+\.\d+ GB free"),
+        (errno.EDQUOT, r"needs 0\.001 GB"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_disk_that_fails_while_writing(code: int, message: str, tmp_path: Path) -> None:
+    import os
+
+    out = tmp_path / "out"
+    with pytest.raises(OutputError, match=message) as caught, staged_folder(out, needed=10**6):
+        raise OSError(code, os.strerror(code))
+    assert str(out) in str(caught.value) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_disk_is_seen_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_000_000_000))
+    with (
+        pytest.raises(OutputError, match=r"needs 3\.000 GB, .* 2\.000 GB free"),
+        staged_folder(tmp_path / "out", needed=3_000_000_000),
+    ):
+        raise AssertionError("the block must not run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from moeprune.checkpoint.staging import staged_folder\n"
+        "with staged_folder(Path(sys.argv[1]), needed=1) as folder:\n"
+        "    (folder / 'stale').write_text('x'); print('up', flush=True); time.sleep(60)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE)
+    assert run.stdout is not None and run.stdout.readline() == b"up\n"
+    with (
+        pytest.raises(OutputError, match="another export is writing"),
+        staged_folder(out, needed=1),
+    ):
+        raise AssertionError("the block must not run")
+    assert (partial_path(out) / "stale").exists()  # the run in progress was left alone
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    assert partial_path(out).is_dir()
+    with staged_folder(out, needed=1) as folder:
+        assert not (folder / "stale").exists()
+        (folder / "new").write_text("y")
+    assert [path.name for path in out.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_folder_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+    other = tmp_path / "out.partial"
+    other.mkdir()
+    (other / "thesis.txt").write_text("x")
+    with (
+        pytest.raises(OutputError, match="not what an interrupted export leaves"),
+        staged_folder(tmp_path / "out", needed=1),
+    ):
+        raise AssertionError("the block must not run")
+    assert (other / "thesis.txt").read_text() == "x"
+    for kind in ("file", "link"):
+        shutil.rmtree(other, ignore_errors=True)
+        other.unlink(missing_ok=True)
+        other.write_text("x") if kind == "file" else other.symlink_to(tmp_path)
+        with (
+            pytest.raises(OutputError, match="Move it away"),
+            staged_folder(tmp_path / "out", needed=1),
+        ):
+            raise AssertionError("the block must not run")
+        assert other.exists()
+
+
+def test_outputs_that_are_refused(tmp_path: Path, model: Path) -> None:
+    check_output(tmp_path / "out", source=model)
+    check_output(tmp_path / "model2", source=model)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "alias").symlink_to(model)
+    with pytest.raises(OutputError, match="exists"):
+        check_output(model, source=model)
+    with pytest.raises(OutputError, match="exists"):
+        check_output(tmp_path / "file", source=model)
+    with pytest.raises(OutputError, match="exists"):
+        check_output(tmp_path / "dangling", source=model)
+    with pytest.raises(OutputError, match="does not exist"):
+        check_output(tmp_path / "no" / "out", source=model)
+    with pytest.raises(OutputError, match="does not exist"):
+        check_output(tmp_path / "file" / "out", source=model)
+    with pytest.raises(OutputError, match="inside the model"):
+        check_output(model / "out", source=model)
+    with pytest.raises(OutputError, match="inside the model"):
+        check_output(tmp_path / "alias" / "out", source=model)
+    with pytest.raises(OutputError, match="inside the model"):
+        check_output(model / "out", source=tmp_path / "alias")
+    with pytest.raises(OutputError, match="exists"):
+        check_output(tmp_path, source=model)
+
+
+def test_a_model_at_the_partial_name_is_not_removed(tmp_path: Path) -> None:
+    source = tmp_path / "out.partial"
+    (source / "deep").mkdir(parents=True)
+    for model in (source, source / "deep"):
+        with pytest.raises(OutputError, match="is inside"):
+            check_output(tmp_path / "out", source=model)
