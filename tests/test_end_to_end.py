@@ -94,6 +94,33 @@ def _tensor_bytes(folder: Path) -> int:
     return total
 
 
+def test_text_model_inside_a_wrapper(texts: dict[str, str], tmp_path: Path) -> None:
+    """Qwen3.5 as it is published: the experts' config nested beside a vision tower's."""
+    from tiny import add_tokenizer, fill, tiny_config
+    from transformers import Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
+
+    config = Qwen3_5MoeConfig(
+        text_config=tiny_config("qwen3_5_moe").to_dict(),
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 16,
+        },
+    )
+    model = Qwen3_5MoeForConditionalGeneration(config).float().eval()
+    fill(model)
+    model.save_pretrained(tmp_path / "model")
+    add_tokenizer(tmp_path / "model")
+    out = run(tmp_path / "model", texts, tmp_path, method="mesa", ratio=0.25)
+    loads_cleanly(out)
+    pruned, info = Qwen3_5MoeForConditionalGeneration.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert pruned.config.text_config.num_experts == 9
+
+
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
 def test_sharded_source(family: str, texts: dict[str, str], tmp_path: Path) -> None:
     model = tiny_checkpoint(family, tmp_path / "model", max_shard_size="60KB")
