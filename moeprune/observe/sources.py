@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moeprune.artefact import check_schema, read_json
+from moeprune.artefact import read_json
 from moeprune.errors import DomainError, UsageError
 from moeprune.packaged import calibration_folder
 from moeprune.plugins import known
 
 BUILTIN = "builtin:"
-DOMAINS_SCHEMA = "moeprune.domains/1"
 
 Messages = tuple[Mapping[str, Any], ...]
 
@@ -89,7 +88,6 @@ def builtin_names() -> tuple[str, ...]:
 def _builtin_entries() -> Sequence[Mapping[str, Any]]:
     path = calibration_folder() / "domains.json"
     body = read_json(path, error=DomainError, what="the list of built-in domains")
-    check_schema(body, schema=DOMAINS_SCHEMA, path=path, error=DomainError)
     entries: list[Mapping[str, Any]] = body["domains"]
     return entries
 

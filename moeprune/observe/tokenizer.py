@@ -32,10 +32,13 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
         ),
     ):
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        # Some damage shows only at the first use.
-        tokenizer("a", add_special_tokens=True)
-    if len(tokenizer) == 0:
-        raise CheckpointError(f"{path}: the tokenizer has no vocabulary; its files are incomplete.")
+        # Without files transformers makes an empty tokenizer; other damage shows at the first use.
+        tokens = tokenizer("The quick brown fox, 1 + 2 = 3.", add_special_tokens=False)["input_ids"]
+    if not tokens or set(tokens) == {tokenizer.unk_token_id}:
+        raise CheckpointError(
+            f"{path}: the tokenizer knows no word; its files are missing. "
+            "Copy the tokenizer files of the original model into the folder."
+        )
     return tokenizer
 
 
@@ -48,7 +51,7 @@ def encode(document: Document, *, tokenizer: Any, length: int) -> Ids:
         DomainError: a chat, and the tokenizer has no chat template or the template refuses it.
     """
     if isinstance(document.text, str):
-        return _ids(document.text, tokenizer, special=True)[:length]
+        return _ids(document.text, document.where, tokenizer, special=True)[:length]
     if getattr(tokenizer, "chat_template", None) is None:
         raise DomainError(
             f"{document.where} holds 'messages', but the tokenizer has no chat template. "
@@ -60,7 +63,7 @@ def encode(document: Document, *, tokenizer: Any, length: int) -> Ids:
         error=DomainError,
     ):
         text = tokenizer.apply_chat_template(list(document.text), tokenize=False)
-    return _ids(text, tokenizer, special=False)[:length]
+    return _ids(text, document.where, tokenizer, special=False)[:length]
 
 
 def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[Ids]:
@@ -70,8 +73,8 @@ def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[I
     since models behave differently without it.
     """
     assert isinstance(document.text, str)
-    ids = _ids(document.text, tokenizer, special=False)
-    begin = _ids("", tokenizer, special=True)[:1]
+    ids = _ids(document.text, document.where, tokenizer, special=False)
+    begin = _ids("", document.where, tokenizer, special=True)[:1]
     if begin.size and begin[0] != getattr(tokenizer, "bos_token_id", None):
         begin = begin[:0]  # an end token, which belongs after a text
     room = max(1, length - begin.size)
@@ -79,7 +82,10 @@ def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[I
     return [np.concatenate([begin, piece])[-length:] for piece in pieces]
 
 
-def _ids(text: str, tokenizer: Any, *, special: bool) -> Ids:
-    # verbose=False: a text longer than the model's window is cut afterwards, that is no warning.
-    found = tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+def _ids(text: str, where: str, tokenizer: Any, *, special: bool) -> Ids:
+    with foreign_errors(
+        f"{where}: the tokenizer fails on this text", "Leave the text out.", error=DomainError
+    ):
+        # verbose=False: a text longer than the model's window is cut afterwards, no need to warn.
+        found = tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
     return np.asarray(found, dtype=np.int32)

@@ -1,0 +1,150 @@
+"""Reading documents: what each kind of source holds, and one line for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeprune.errors import DomainError, MoePruneError, UsageError
+from moeprune.observe.sources import builtin_names, read_source
+
+
+def texts(path: Path | str) -> list[object]:
+    return [document.text for document in read_source(str(path)).documents]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_jsonl_rows_hold_text_messages_or_prompt_and_completion(tmp_path: Path) -> None:
+    rows = [
+        {"text": "plain", "id": 3},
+        {"messages": [{"role": "user", "content": "hi"}]},
+        {"prompt": "2+2=", "completion": "4"},
+        {"text": "   "},
+    ]
+    path = write(tmp_path / "ä b.jsonl", "\n\n".join(map(json.dumps, rows)) + "\n")
+    assert texts(path) == ["plain", ({"role": "user", "content": "hi"},), "2+2=4"]
+    assert read_source(str(path)).name == "ä b.jsonl"
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=8))
+def test_any_text_comes_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, written: list[str]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    body = "\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in written)
+    path.write_text(body, encoding="utf-8", newline="\n")
+    wanted = [text for text in written if text.strip()]
+    if wanted:
+        assert texts(path) == wanted
+    else:
+        with pytest.raises(DomainError, match="holds no document"):
+            texts(path)
+
+
+def test_text_files_end_documents_at_form_feeds_else_run_on(tmp_path: Path) -> None:
+    parts = read_source(str(write(tmp_path / "a.txt", "one\n\nstill one\ftwo\f\n")))
+    assert [document.text for document in parts.documents] == ["one\n\nstill one", "two"]
+    assert not parts.running
+    whole = read_source(str(write(tmp_path / "b.txt", "one\n\ntwo\n")))
+    assert whole.running and len(whole.documents) == 1
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "bom.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "x"}')
+    assert texts(path) == ["x"]
+
+
+def test_a_lone_surrogate_is_replaced(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "s.jsonl", '{"text": "a\\ud800b"}')) == ["a?b"]
+
+
+def test_code_is_read_from_the_running_interpreter_in_the_listed_order() -> None:
+    import json.decoder
+
+    source = read_source("builtin:code")
+    assert len(source.documents) >= 24
+    first = next(document for document in source.documents if document.where == "json.decoder")
+    assert first.text == Path(json.decoder.__file__).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_builtin_domain_has_at_least_24_documents_of_300_words(name: str) -> None:
+    source = read_source(f"builtin:{name}")
+    assert source.name == f"builtin:{name}"
+    words = [len(str(document.text).split()) for document in source.documents]
+    assert len(words) >= 24
+    assert sum(words) / len(words) >= 300
+
+
+def test_the_six_domains_are_there() -> None:
+    wanted = {"math", "code", "commonsense", "science", "instruction", "knowledge"}
+    assert set(builtin_names()) == wanted
+
+
+BAD_JSONL = {
+    "not json": ('{"text": "a"}\n{text: b}\n', r"bad\.jsonl, line 2 is not JSON"),
+    "deep": ('{"text": ' + "[" * 100_000, r"line 1 is not JSON"),
+    "array": ('["a"]', r"line 1 is a JSON list; write one object a line"),
+    "number": ("3", r"line 1 is a JSON int"),
+    "no key": ('\n\n{"content": "a"}', r"line 3 has content; it needs 'text'"),
+    "empty row": ("{}", r"line 1 has no key"),
+    "text is a list": ('{"text": ["a"]}', r"line 1: 'text' is a list; it must be a string"),
+    "text is null": ('{"text": null}', r"'text' is a NoneType"),
+    "only a prompt": ('{"prompt": "a"}', r"line 1 has prompt; it needs"),
+    "messages": ('{"messages": "hi"}', r"'messages' must be a list of objects"),
+    "no role": ('{"messages": [{"content": "hi"}]}', r"with a 'role'"),
+    "empty file": ("", r"bad\.jsonl holds no document"),
+    "blank lines": ("\n  \n", r"bad\.jsonl holds no document"),
+    "empty texts": ('{"text": ""}\n{"text": "  "}', r"bad\.jsonl holds no document"),
+    "no messages": ('{"messages": []}', r"bad\.jsonl holds no document"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_JSONL)
+def test_bad_lines_are_named(case: str, tmp_path: Path) -> None:
+    text, message = BAD_JSONL[case]
+    with pytest.raises(DomainError, match=message) as caught:
+        read_source(str(write(tmp_path / "bad.jsonl", text)))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("Größe".encode("latin-1"))
+    with pytest.raises(DomainError, match=r"latin\.txt is not UTF-8 text \(byte 2\)"):
+        read_source(str(tmp_path / "latin.txt"))
+    with pytest.raises(DomainError, match=r"none\.txt does not exist"):
+        read_source(str(tmp_path / "none.txt"))
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(DomainError, match=r"folder\.jsonl cannot be read"):
+        read_source(str(tmp_path / "folder.jsonl"))
+    with pytest.raises(DomainError, match=r"blank\.txt holds no document"):
+        read_source(str(write(tmp_path / "blank.txt", " \n\f\n")))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("data.parquet", r"reads \.jsonl and \.txt files\. Convert it"),
+        ("hf:org/set:train:text", r"reads \.jsonl and \.txt files\. Save the dataset"),
+        ("notes.md", r"'notes\.md' is not a source of text"),
+        ("builtin:maths", r"Did you mean 'math'"),
+        ("", r"'' is not a source"),
+    ],
+)
+def test_other_sources_are_refused_with_a_way_out(source: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_source(source)
+
+
+def test_errors_are_ours() -> None:
+    with pytest.raises(MoePruneError):
+        read_source("/nowhere/x.jsonl")
