@@ -44,6 +44,7 @@ DTYPE_BITS = {
 }
 
 _LENGTH_BYTES = 8
+_LFS_POINTER = b"version https://"
 _MAX_HEADER = 100_000_000  # the limit of the safetensors library
 
 
@@ -87,6 +88,10 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_LENGTH_BYTES)
+            if head == _LFS_POINTER[:_LENGTH_BYTES] and file.read(8) == _LFS_POINTER[8:]:
+                raise CheckpointError(
+                    f"{path} is a Git LFS pointer, not the weights. Run git lfs pull in its folder."
+                )
             length = int.from_bytes(head, "little")
             if len(head) < _LENGTH_BYTES or length > size - _LENGTH_BYTES or length > _MAX_HEADER:
                 raise _broken(

@@ -107,8 +107,8 @@ def sync_folder(folder: Path) -> None:
 
 def _too_small(output: Path, needed: int, free: int) -> str:
     return (
-        f"cannot write {output}: it needs {needed / 1e9:.3f} GB, the disk of {output.parent} had "
-        f"{free / 1e9:.3f} GB free. Free some space, or name a folder on another disk."
+        f"cannot write {output}: it needs {needed:,} bytes, the disk of {output.parent} had "
+        f"{free:,} free. Free some space, or name a folder on another disk."
     )
 
 

@@ -114,6 +114,13 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
         read_header(path)
 
 
+def test_a_git_lfs_pointer_is_called_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4\n")
+    with pytest.raises(CheckpointError, match="git lfs pull"):
+        read_header(path)
+
+
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read: No such file"):
         read_header(tmp_path / "absent.safetensors")
