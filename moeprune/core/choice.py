@@ -76,21 +76,19 @@ def _chunk_ends(count: int, limit: int, unit: int) -> NDArray[np.int64]:
 def _take(layer: Array, size: Array, budget: Budget) -> list[int]:
     """Experts that leave each layer: chunks in order while they fit the budget.
 
-    A chunk that does not fit closes its layer; smaller first chunks of other layers may still fit.
+    After one that does not fit, a smaller first chunk of another layer may still fit; a later chunk
+    of the same layer cannot, since only first chunks are smaller than the unit.
     """
     whole = int(np.searchsorted(np.cumsum(size), budget.remove_total, side="right"))
     rows = len(budget.num_experts)
     leave_L = np.bincount(layer[:whole], weights=size[:whole], minlength=rows).astype(np.int64)
     left = budget.remove_total - int(leave_L.sum())
-    closed = [False] * rows
     for row, count in zip(layer[whole:], size[whole:], strict=True):
         if left == 0:
             break
-        if closed[row] or count > left:
-            closed[row] = True
-            continue
-        leave_L[row] += count
-        left -= int(count)
+        if count <= left:
+            leave_L[row] += count
+            left -= int(count)
     return [int(count) for count in leave_L]
 
 

@@ -220,3 +220,12 @@ def test_protects_the_domain_that_lives_in_rare_experts():
     found = mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
     assert domain_loss(mass_DLE, ranked).max() == pytest.approx(0.4)
     assert domain_loss(mass_DLE, found).max() == pytest.approx(0.2)
+
+
+def test_the_first_of_equally_good_plans_is_kept():
+    """Line 6 is strict. Removing expert 0 costs domain 2 a half, expert 1 costs domain 1 a half."""
+    mass_DLE = np.array([[[0.25, 0.5, 0.25]], [[0.5, 0.25, 0.25]]])
+    score_LE = np.array([[0.28, 0.32, 0.40]])
+    budget = Budget.of(facts([3], top_k=1), ratio=None, keep=2, allocation="uniform")
+    found = mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, steps=4)
+    assert found.tolist() == [[False, True, True]]

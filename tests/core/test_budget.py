@@ -41,6 +41,8 @@ def test_ratio_is_the_decimal_as_written(experts, ratio, removed, allocation):
         (facts([64], top_k=8), (8, 1)),
         (facts([64], top_k=1), (1, 1)),
         (facts([256], top_k=8, groups=8, top_groups=4), (16, 8)),  # DeepSeek-V3: 2 of each group
+        (facts([16], top_k=1, groups=4, top_groups=2), (8, 4)),  # a group's score sums two
+        (facts([16], top_k=2, groups=2, top_groups=2), (4, 2)),
         (facts([16], top_k=8, groups=4, top_groups=2), (16, 4)),  # 8 experts out of 2 groups
         (facts([24], top_k=7, groups=4, top_groups=2), (16, 4)),  # ceil(7/2) = 4 of each group
     ],

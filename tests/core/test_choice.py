@@ -133,15 +133,34 @@ def test_ties_leave_by_layer_then_by_id():
     assert keep_LE.tolist() == [[False, False, False, True], [False, True, True, True]]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_many_ties_leave_by_layer_then_by_id(seed):
+    """More equal scores than an unstable sort leaves in place by luck."""
+    score_LE = np.random.default_rng(seed).integers(0, 3, (3, 80)).astype(float)
+    budget = budget_of(facts([80] * 3, top_k=1), ratio=0.45, allocation="global")
+    every = [(score_LE[row, e], row, e) for row in range(3) for e in range(80)]
+    want = {(row, e) for _, row, e in sorted(every)[: budget.remove_total]}
+    keep_LE = keep_highest(score_LE, budget)
+    assert {(row, e) for row in range(3) for e in range(80) if not keep_LE[row, e]} == want
+
+
 def test_equal_scores_whose_means_round_differently():
-    """(0.1 + 0.1 + 0.1) / 3 > 0.1 in floats: a layer's first chunk must still go first."""
-    model = facts([5, 6], top_k=1)
-    budget = budget_of(model, ratio=0.5, allocation="global", multiple_of=3)
-    keep_LE = keep_highest(np.full((2, 6), 0.1), budget)
-    assert keep_LE[:, :5].tolist() == [
-        [False, False, True, True, True],
-        [False, False, False, True, True],
-    ]
+    """0.1 three times has a higher mean than four times, in floats; the first chunk goes first."""
+    model = facts([11], top_k=1)
+    budget = budget_of(model, ratio=0.4, allocation="global", multiple_of=4)
+    keep_LE = keep_highest(np.full((1, 11), 0.1), budget)
+    assert (0.1 + 0.1 + 0.1) / 3 > 0.1
+    assert keep_LE.tolist() == [[False] * 3 + [True] * 8]
+
+
+def test_a_smaller_chunk_takes_what_a_whole_one_cannot():
+    """Five may leave: four of layer 0, then its next four do not fit, but one of layer 1 does."""
+    model = facts([12, 9], top_k=1)
+    budget = budget_of(model, ratio=0.25, allocation="global", multiple_of=4)
+    assert budget.remove_total == 5
+    score_LE = np.array([[0.1] * 12, [0.2] * 12])
+    keep_LE = keep_highest(score_LE, budget)
+    assert keep_LE.sum(axis=1).tolist() == [8, 8]
 
 
 def test_scores_beyond_a_narrow_layer_are_not_read():

@@ -202,6 +202,11 @@ def test_bad_edits_are_refused(tmp_path, body, says):
     assert "\n" not in str(error.value)
 
 
+def test_two_of_a_group_are_needed_even_for_one_expert_a_token():
+    with pytest.raises(PlanError, match="each token needs 2 of a group"):
+        replace(PLAN, top_k=1, keep=((0, 4), PLAN.keep[1]))
+
+
 def test_more_than_the_fewest_of_a_group_is_needed():
     with pytest.raises(PlanError, match="each token needs 3 of a group"):
         replace(PLAN, top_k=3, keep=((0, 1, 4, 5), PLAN.keep[1]))

@@ -110,8 +110,10 @@ def test_a_domain_weight_turns_the_plan(stats):
     )
 
 
-def test_stability_is_the_overlap_of_half_plans(stats):
+@pytest.mark.parametrize("experts", [(8, 8, 8), (4, 12, 6)])
+def test_stability_is_the_overlap_of_half_plans(experts):
     """Each half made into stats of its own and planned by itself."""
+    stats = synthetic.stats(synthetic.facts(experts), tokens_F=(12, 9, 10, 11), seed=2)
     plan = moeprune.plan(stats, method="mesa", ratio=0.4, allocation="global")
 
     def half(folds):
