@@ -53,7 +53,7 @@ def family_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
 
 
-def load_family(*model_types: str | None) -> Family:
+def load_family(*model_types: object) -> Family:
     """The family of the first of ``model_types`` that has a file.
 
     Args:
@@ -63,7 +63,7 @@ def load_family(*model_types: str | None) -> Family:
         UnsupportedModelError: none has one; the message offers the nearest name.
     """
     known = family_names()
-    stated = [name for name in model_types if name]
+    stated = [name for name in model_types if isinstance(name, str) and name]
     for name in stated:
         if name in known:
             body = _read(name)

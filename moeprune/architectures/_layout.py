@@ -152,8 +152,6 @@ def _by_layer(
     prefixes = {path.prefix: path for path in layers}
     split: dict[LayerPath, dict[str, TensorInfo]] = defaultdict(dict)
     for name, info in tensors.items():
-        if not is_routed(name):
-            continue
         parts = name.split(".")
         for end in range(1, len(parts)):
             path = prefixes.get(".".join(parts[:end]))

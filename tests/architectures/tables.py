@@ -45,6 +45,7 @@ def moe(
             table[f"{layer}.mlp.experts.{expert}.{part}"] = info(shape, dtype)
     table[f"{layer}.mlp.shared_expert.gate_proj.weight"] = info((12, 32))
     table[f"{layer}.mlp.shared_expert_gate.weight"] = info((1, 32))
+    table[f"{layer}.mlp.shared_expert.gate_proj.bias"] = info((12,))
     return table | attention(layer)
 
 

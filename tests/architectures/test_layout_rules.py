@@ -358,6 +358,13 @@ BROKEN: list[tuple[str, Callable[[Table], None], dict[str, Any], type[MoePruneEr
         "layer 2 its own num_experts",
     ),
     ("family", lambda table: None, {"model_type": "qwen2_moo"}, UnsupportedModelError, "qwen2_moe"),
+    (
+        "family number",
+        lambda table: None,
+        {"model_type": 5},
+        UnsupportedModelError,
+        "no model_type",
+    ),
     ("no family", lambda table: None, {"model_type": None}, UnsupportedModelError, "model_type"),
     (
         "path as a family",
@@ -423,6 +430,26 @@ def test_experts_under_unknown_names_are_refused_by_name() -> None:
     renaming(".mlp.experts.", ".mlp.experts.expert_")(table)
     with pytest.raises(UnsupportedModelError, match=r"mlp\.experts\.expert_\d"):
         layout_of(qwen(), table)
+
+
+def test_two_routers_in_a_layer_are_refused() -> None:
+    table = three_layers()
+    table["model.layers.2.mlp.router.weight"] = info((12, 32))
+    with pytest.raises(UnsupportedModelError, match=r"layers\.2\.mlp has 2 routers"):
+        layout_of(qwen(), table)
+
+
+def test_the_innermost_number_is_the_layer() -> None:
+    table = {f"stacks.7.{name}": header for name, header in three_layers().items()}
+    assert layout_of(qwen(), table).layer_ids == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["block_sparse_moe.input_linear", "moe.up_proj"])
+def test_a_stack_of_another_count_is_named(name: str) -> None:
+    config = qwen(model_type="granitemoe", num_local_experts=12, num_experts=...)
+    table = {f"model.layers.0.{name}.weight": info((11, 40, 32))}
+    with pytest.raises(CheckpointError, match=rf"{name}\.weight' is \[11, 40, 32\].* 12 experts"):
+        layout_of(config, table)
 
 
 def test_experts_without_a_layer_number_are_refused() -> None:
