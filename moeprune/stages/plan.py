@@ -37,7 +37,7 @@ def plan(
     criterion: str | None = None,
     multiple_of: int = 1,
     domain_weights: DomainWeights = None,
-    seed: int = 0,
+    seed: int | None = None,
     steps: int | None = None,
     boost: float | None = None,
     decay: str | None = None,
@@ -54,7 +54,7 @@ def plan(
         criterion: another criterion for a method that only ranks; None = the method's own.
         multiple_of: kept counts must be a multiple of this.
         domain_weights: ``{"math": 2.0}``, ``"tokens"``, or None: every domain weighs the same.
-        seed: of the criterion ``random``.
+        seed: of the criterion ``random``; None = 0.
         steps: plans that ``mesa`` looks at; None = 20.
         boost: how strongly ``mesa`` protects a domain; None = 0.15.
         decay: how ``mesa``'s boost falls: ``"linear"`` (None), ``"cosine"`` or ``"constant"``.
@@ -74,7 +74,7 @@ def plan(
     chosen = find_method(method, criterion=criterion)
     scorer = plugins.load(criteria, chosen.criterion)
     allocator = plugins.load(allocators, chosen.allocator)
-    given = {"seed": seed or None, "steps": steps, "boost": boost, "decay": decay}
+    given = {"seed": seed, "steps": steps, "boost": boost, "decay": decay}
     scoring, allocating = _options(method, given, scorer, allocator)
     allocation = chosen.allocation if allocation is None else allocation
     budget = Budget.of(

@@ -223,6 +223,7 @@ def test_unseen_experts_warn():
         ({"method": "rm-uniform", "boost": 0.1, "ratio": 0.5}, "Leave --boost out"),
         ({"method": "random", "decay": "linear", "ratio": 0.5}, "Leave --decay out"),
         ({"method": "mesa", "seed": 4, "ratio": 0.5}, "Leave --seed out"),
+        ({"method": "reap", "seed": 0, "ratio": 0.5}, "Leave --seed out"),
         ({"allocation": "globe", "ratio": 0.5}, "Did you mean 'global'"),
         ({"ratio": 0.5, "domain_weights": {"maths": 2}}, "no domain 'maths'"),
         ({"ratio": 0.9}, "Use --ratio 0.87 or less, or --keep 2 or more"),
