@@ -43,14 +43,23 @@ class Batch:
         return int(self.mask_BS.sum())
 
 
+def check_batch_tokens(max_tokens: int) -> None:
+    """Check that a batch can hold something.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if max_tokens < 1:
+        raise UsageError(f"a batch of {max_tokens} tokens is empty; allow at least 1.")
+
+
 def batches(corpus: Corpus, *, max_tokens: int, padding_side: str = "right") -> Iterator[Batch]:
     """Every document once, in batches of at most ``max_tokens`` positions (or one document).
 
     Raises:
         UsageError: ``max_tokens`` below 1.
     """
-    if max_tokens < 1:
-        raise UsageError(f"a batch of {max_tokens} tokens is empty; allow at least 1.")
+    check_batch_tokens(max_tokens)
     assert padding_side in ("left", "right")
     for start in range(0, len(corpus.documents), _WINDOW):
         window = range(start, min(start + _WINDOW, len(corpus.documents)))

@@ -52,7 +52,7 @@ def load_causal_lm(
     """
     from transformers import AutoModelForCausalLM
 
-    known(dtype, DTYPES, kind="dtype")
+    check_dtype(dtype)
     place = check_device(device)
     with (
         quiet(),
@@ -73,6 +73,15 @@ def load_causal_lm(
         if place is not None:
             model = model.to(place)
     return model.eval()
+
+
+def check_dtype(dtype: str) -> str:
+    """The number type, if it is one of ``DTYPES``.
+
+    Raises:
+        UsageError: it is not.
+    """
+    return known(dtype, DTYPES, kind="dtype")
 
 
 def check_device(device: str | None) -> torch.device | None:

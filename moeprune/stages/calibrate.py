@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +69,20 @@ def calibrate(
         _check_writable(Path(output))
     opened = open_model(model, revision=revision)
     from moeprune.observe import domains as texts
-    from moeprune.observe.load import check_device, decoder_dtype, load_causal_lm, load_tokenizer
+    from moeprune.observe.batches import check_batch_tokens
+    from moeprune.observe.load import (
+        check_device,
+        check_dtype,
+        decoder_dtype,
+        load_causal_lm,
+        load_tokenizer,
+    )
     from moeprune.observe.prefill import check_observer, prefill
 
     check_observer(opened.layout)
+    check_dtype(dtype)
     check_device(device)
+    check_batch_tokens(batch_tokens)
     sources = texts.named_domains(domains)
     folder = opened.index.path
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
@@ -155,11 +165,8 @@ def _positions(config: Mapping[str, Any]) -> int | None:
 
 
 def _versions() -> dict[str, str]:
-    import torch
-    import transformers
-
     return {
         "moeprune": moeprune.__version__,
-        "torch": str(torch.__version__),
-        "transformers": transformers.__version__,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
     }

@@ -95,9 +95,17 @@ def slow_sums(path: Path, family: str, documents: list[list[int]]) -> dict[str, 
     sums = {
         name: np.zeros(shape)
         for name in (
-            "count prob_sum gate_sum norm_sum norm_sq_sum gate_norm_sum gate_norm_sq_sum "
-            "prob_norm_sum norm_max rank_prob_sum"
-        ).split()
+            "count",
+            "prob_sum",
+            "gate_sum",
+            "norm_sum",
+            "norm_sq_sum",
+            "gate_norm_sum",
+            "gate_norm_sq_sum",
+            "prob_norm_sum",
+            "norm_max",
+            "rank_prob_sum",
+        )
     }
     for name in ("tokens", "entropy_sum", "entropy_sq_sum"):
         sums[name] = np.zeros(shape[:2])

@@ -1,4 +1,4 @@
-"""Calibration against a slow reference and against a plain causal forward pass, family by family."""
+"""Calibration against a slow reference and a plain causal forward pass, family by family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading documents: what each kind of source holds, and one line for each thing that can be wrong."""
+"""Reading documents: what each source holds, and one line for each thing that can be wrong."""
 
 from __future__ import annotations
 

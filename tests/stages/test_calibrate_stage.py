@@ -1,0 +1,264 @@
+"""calibrate from end to end: same bytes, nothing loaded before all else is right, honest counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from tiny import FAMILIES
+
+import moeprune
+from moeprune.core.progress import Progress
+from moeprune.core.stats import FIELDS, CalibrationStats
+from moeprune.errors import (
+    CheckpointError,
+    DomainError,
+    MoePruneError,
+    OutputError,
+    StatsError,
+    UnsupportedModelError,
+    UsageError,
+)
+from moeprune.stages import calibrate as stage
+from moeprune.stages.merge import merge
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("texts")
+    rows = [{"text": f"Text {i}: " + "wörter und mehr. " * (i % 4)} for i in range(11)]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "b.txt").write_text("A running text that is cut into pieces of equal length.\n" * 9)
+    return {"prose": str(folder / "a.jsonl"), "数学": str(folder / "b.txt")}
+
+
+def run(model: Path, texts: Any, output: Path | None = None, **options: Any) -> CalibrationStats:
+    return moeprune.calibrate(
+        model, domains=texts, output=output, **{"length": 40, "batch_tokens": 100, **options}
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stats_of_every_family_are_saved_and_read_back(
+    family: str, tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    reports: list[Progress] = []
+    made = run(tiny(family), texts, tmp_path / "s.safetensors", on_progress=reports.append)
+    read = CalibrationStats.load(tmp_path / "s.safetensors")
+    assert read.model == made.model
+    assert [domain.name for domain in read.domains] == ["prose", "数学"]
+    assert [domain.source for domain in read.domains] == ["a.jsonl", "b.txt"]
+    for mine, theirs in zip(made.domains, read.domains, strict=True):
+        assert set(mine.arrays) == set(theirs.arrays) == set(FIELDS)
+        for name in FIELDS:
+            assert (mine.arrays[name] == theirs.arrays[name]).all(), name
+    assert read.provenance["dtype"] == "float32"
+    assert (read.provenance["length"], read.provenance["samples"]) == (40, None)
+    tokens = sum(domain.num_tokens() for domain in read.domains)
+    assert reports[0] == Progress("calibrate", 0, tokens, "tokens")
+    assert reports[-1] == Progress("calibrate", tokens, tokens, "tokens")
+    assert [report.done for report in reports] == sorted(report.done for report in reports)
+    with safe_open(tmp_path / "s.safetensors", framework="numpy") as file:
+        assert set(file.metadata()) == {"moeprune"}
+
+
+def test_two_processes_write_the_same_bytes(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    run(tiny("qwen3_moe"), texts, tmp_path / "here.safetensors")
+    code = (
+        "import sys, json, torch, moeprune; torch.set_num_threads(1)\n"
+        "moeprune.calibrate(sys.argv[1], domains=json.loads(sys.argv[2]), output=sys.argv[3],"
+        " length=40, batch_tokens=100)"
+    )
+    there = tmp_path / "there.safetensors"
+    arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(there)]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("", "")
+    assert there.read_bytes() == (tmp_path / "here.safetensors").read_bytes()
+
+
+def test_batch_size_is_not_recorded_and_changes_no_count(tiny: Any, texts: dict[str, str]) -> None:
+    small, large = (run(tiny("glm4_moe"), texts, batch_tokens=n) for n in (1, 5000))
+    assert small.provenance == large.provenance
+    for mine, theirs in zip(small.domains, large.domains, strict=True):
+        assert mine.corpus_sha256 == theirs.corpus_sha256
+        for name in FIELDS:
+            np.testing.assert_allclose(mine.total(name), theirs.total(name), rtol=1e-5, atol=1e-7)
+        assert (mine.arrays["count"] == theirs.arrays["count"]).all()
+
+
+def test_shards_merge_into_the_whole(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    whole = run(tiny("deepseek_v3"), texts, tmp_path / "whole")
+    files = [tmp_path / f"{index}" for index in range(3)]
+    for index, file in enumerate(files):
+        run(tiny("deepseek_v3"), texts, file, shard=(index, 3))
+    merged = merge(files[::-1], output=tmp_path / "merged")
+    for mine, theirs in zip(whole.domains, merged.domains, strict=True):
+        assert (mine.name, mine.shards, mine.documents) == (
+            theirs.name,
+            theirs.shards,
+            theirs.documents,
+        )
+        for name in FIELDS:
+            np.testing.assert_allclose(
+                mine.arrays[name], theirs.arrays[name], rtol=1e-5, atol=1e-7, err_msg=name
+            )
+        for name in ("tokens", "count"):
+            assert (mine.arrays[name] == theirs.arrays[name]).all()
+
+
+def test_a_shard_may_hold_no_document_of_a_short_domain(tiny: Any, texts: dict[str, str]) -> None:
+    stats = run(tiny("mixtral"), texts, shard=(14, 15), samples=12)
+    assert [domain.num_tokens() for domain in stats.domains] == [0, 0]
+
+
+def test_samples_and_seed_choose_documents(tiny: Any, texts: dict[str, str]) -> None:
+    one, same, other = (
+        run(tiny("mixtral"), texts, samples=4, seed=seed).domain("prose") for seed in (1, 1, 2)
+    )
+    assert one.documents == other.documents == 4
+    assert one.corpus_sha256 == same.corpus_sha256 != other.corpus_sha256
+
+
+def test_length_is_at_most_the_models_positions(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("x" * 1500)
+    stats = run(tiny("mixtral"), {"d": str(tmp_path / "long.txt")}, length=4096, batch_tokens=9)
+    assert stats.provenance["length"] == 512
+    assert stats.domains[0].documents == 3
+
+
+def test_the_builtin_domains_are_the_default(tiny: Any) -> None:
+    stats = run(tiny("granitemoe"), None, samples=2, length=16)
+    names = {"math", "code", "commonsense", "science", "instruction", "knowledge"}
+    assert {domain.name for domain in stats.domains} == names
+    assert {domain.source for domain in stats.domains} == {f"builtin:{name}" for name in names}
+
+
+def test_broken_counts_are_never_saved(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that routes each token to fewer experts than its config says."""
+    from moeprune.observe import load
+
+    genuine = load.load_causal_lm
+
+    def lazy(*args: Any, **options: Any) -> Any:
+        model = genuine(*args, **options)
+        model.model.layers[2].mlp.gate.top_k = 2
+        return model
+
+    monkeypatch.setattr(load, "load_causal_lm", lazy)
+    with pytest.raises(StatsError, match=r"prose, layer 2: \d+ routed tokens for \d+ tokens"):
+        run(tiny("qwen3_moe"), texts, tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corrupted_count_is_found(tiny: Any, texts: dict[str, str]) -> None:
+    stats = run(tiny("qwen3_moe"), texts)
+    arrays = {name: array.copy() for name, array in stats.domains[0].arrays.items()}
+    arrays["count"][1, 2, 5] += 1
+    broken = replace(stats, domains=(replace(stats.domains[0], arrays=arrays),))
+    with pytest.raises(StatsError, match="prose, layer 3"):
+        broken.check_counts()
+
+
+def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, ...]]:
+    """Name -> error class, part of the message, options."""
+    (folder / "bad.jsonl").write_text('{"text": "a"}\nnot json\n')
+    (folder / "empty.jsonl").write_text("\n")
+    dense = folder / "dense"
+    broken_tokenizer = Path(shutil.copytree(model, folder / "broken_tokenizer"))
+    (broken_tokenizer / "tokenizer.json").write_text("{")
+    no_tokenizer = Path(shutil.copytree(model, folder / "no_tokenizer"))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (no_tokenizer / name).unlink(missing_ok=True)
+    truncated = Path(shutil.copytree(model, folder / "truncated"))
+    data = (truncated / "model.safetensors").read_bytes()
+    (truncated / "model.safetensors").write_bytes(data[:-9])
+    shutil.copytree(model, dense)
+    config = json.loads((dense / "config.json").read_text())
+    (dense / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
+    d = {"d": good}
+    return {
+        "mode": (UsageError, "--mode decode is not in this version", {"mode": "decode"}),
+        "no folder": (OutputError, "cannot write", {"output": folder / "none" / "s"}),
+        "output is a folder": (OutputError, "it is a folder", {"output": folder}),
+        "model missing": (CheckpointError, "", {"model": folder / "nothing"}),
+        "truncated": (CheckpointError, "truncated", {"model": truncated}),
+        "family": (UnsupportedModelError, "unheard_of", {"model": dense}),
+        "tokenizer": (
+            CheckpointError,
+            "broken_tokenizer: the tokenizer cannot be read",
+            {"model": broken_tokenizer},
+        ),
+        "no tokenizer": (CheckpointError, "tokenizer", {"model": no_tokenizer}),
+        "empty domain": (DomainError, "holds no document", {"d": str(folder / "empty.jsonl")}),
+        "bad line": (DomainError, "bad.jsonl, line 2", {"d": str(folder / "bad.jsonl")}),
+        "no file": (DomainError, "does not exist", {"d": str(folder / "no.txt")}),
+        "parquet": (UsageError, "Convert it", {"d": "x.parquet"}),
+        "hub": (UsageError, "Save the dataset", {"d": "hf:a/b:train:text"}),
+        "builtin": (UsageError, "Did you mean 'math'", {"d": "builtin:mat"}),
+        "no source": (UsageError, "is not NAME=SOURCE", {"domains": ["math"]}),
+        "twice": (DomainError, "given twice", {"domains": [f"a={good}", f"a={good}"]}),
+        "slash": (DomainError, "cannot be called 'a/b'", {"domains": {"a/b": good}}),
+        "length": (UsageError, "at least 1", {"length": 0}),
+        "samples": (UsageError, "at least 1", {"samples": 0}),
+        "batch": (UsageError, "a batch of 0 tokens", {"batch_tokens": 0}),
+        "shard": (UsageError, "shard 3/3 does not exist", {"shard": (3, 3)}),
+        "dtype": (UsageError, "no dtype named 'int3'", {"dtype": "int3"}),
+        "device": (UsageError, "device 'abacus'", {"device": "abacus"}),
+        "revision": (UsageError, "is a local folder", {"revision": "main"}),
+        "good": (None, "", d),
+    }
+
+
+def test_mistakes_are_one_line_before_the_model_is_loaded(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moeprune.observe import load
+
+    def loaded(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the model was loaded before everything was checked")
+
+    monkeypatch.setattr(load, "load_causal_lm", loaded)
+    (tmp_path / "out").mkdir()
+    cases = user_mistakes(tmp_path, tiny("qwen3_moe"), texts["prose"])
+    for case, (error, message, options) in cases.items():
+        options = dict(options)
+        if "d" in options:
+            options["domains"] = {"d": options.pop("d")}
+        call = {
+            "model": tiny("qwen3_moe"),
+            "domains": {"d": texts["prose"]},
+            "output": tmp_path / "out" / "s",
+            **options,
+        }
+        model = call.pop("model")
+        if error is None:
+            with pytest.raises(AssertionError, match="was loaded"):
+                stage.calibrate(model, **call)
+            continue
+        with pytest.raises(MoePruneError) as caught:
+            stage.calibrate(model, **call)
+        assert type(caught.value) is error, (case, caught.value)
+        assert message in str(caught.value), case
+        assert "\n" not in str(caught.value), case
+        assert caught.value.exit_code == 2
+    assert list((tmp_path / "out").iterdir()) == []
