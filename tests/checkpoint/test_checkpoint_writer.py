@@ -278,3 +278,15 @@ def test_a_source_that_shrinks_or_vanishes_leaves_nothing(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="cannot be read"):
         write_checkpoint(index, edits(index), tmp_path / "out", texts=TEXTS)
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("length", range(8))
+def test_the_data_starts_at_a_multiple_of_eight(length: int, tmp_path: Path) -> None:
+    tensor = TensorInfo("F32", (5,), 20)
+    index = CheckpointIndex.open(folder(tmp_path, {"model.safetensors": [row("norm")]}))
+    (shard,) = shards_for(
+        index, [TensorEdit(source="norm", target="n" * (1 + length), info=tensor)]
+    )
+    assert len(shard.header) % 8 == 0
+    assert int.from_bytes(shard.header[:8], "little") == len(shard.header) - 8
+    assert "n" * (1 + length) in json.loads(shard.header[8:])
