@@ -131,8 +131,8 @@ def test_sharded_source(family: str, texts: dict[str, str], tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("experts", "top_k", "keep"),
-    [(7, 2, 2), (5, 5, None), (13, 4, 4), (2, 1, 1)],
-    ids=["odd", "k=E", "to-k", "two"],
+    [(7, 2, 2), (5, 5, None), (13, 4, 4), (3, 1, 2)],
+    ids=["odd", "k=E", "to-k", "to-two"],
 )
 def test_odd_counts(
     experts: int, top_k: int, keep: int | None, texts: dict[str, str], tmp_path: Path

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from moeprune.core.layout import ModelFacts
 from moeprune.errors import PlanError, UsageError
 
-# A group's score is the sum of its two best experts (DeepSeek-V3 and its kin), so two must stay.
+# A group's score is the sum of its two best experts (DeepSeek-V3 and its kin, which route so even
+# with one group), and Jamba builds a dense layer for a single expert: two must stay.
 MIN_PER_GROUP = 2
 
 
@@ -49,10 +50,8 @@ def limits(facts: ModelFacts, *, multiple_of: int = 1) -> Limits:
                 f"{groups} groups; check n_group in the model's config.json."
             )
     unit = math.lcm(multiple_of, groups)
-    floor = facts.top_k
-    if groups > 1:
-        per_group = max(MIN_PER_GROUP, -(-facts.top_k // facts.top_groups))
-        floor = max(floor, groups * per_group)
+    per_group = max(MIN_PER_GROUP, -(-facts.top_k // facts.top_groups))
+    floor = max(facts.top_k, groups * per_group)
     return Limits(min_keep=round_up(floor, unit), unit=unit)
 
 

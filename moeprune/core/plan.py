@@ -112,10 +112,11 @@ class PrunePlan:
                 )
         if len(ids) == count:
             return  # nothing leaves: the layer is what the model already runs
-        if len(ids) < self.top_k:
+        floor = max(self.top_k, MIN_PER_GROUP)
+        if len(ids) < floor:
             raise PlanError(
                 f"layer {layer} keeps {len(ids)} experts, but each token runs {self.top_k}; "
-                f"keep at least {self.top_k}."
+                f"keep at least {floor}."
             )
         if self.num_groups > 1:
             self._check_groups(layer, count, ids)

@@ -266,7 +266,7 @@ GROUPED = synthetic.facts([16, 16], top_k=4, groups=4, top_groups=2)
 SHAPES = {
     "k = E in one layer": (synthetic.facts([2, 8]), {"keep": 2}),
     "one layer": (synthetic.facts([8]), {"ratio": 0.5}),
-    "k = 1": (synthetic.facts([4, 4], top_k=1), {"keep": 1}),
+    "k = 1": (synthetic.facts([4, 4], top_k=1), {"keep": 2}),
     "odd": (synthetic.facts([7, 7]), {"ratio": 0.5}),
     "groups": (GROUPED, {"ratio": 0.5}),
     "unicode": (replace(GROUPED, name="组织/模型"), {"ratio": 0.5}),
