@@ -129,9 +129,10 @@ def _compare(
     ranges: Iterator[tuple[int, int]] = iter([(entry.start, entry.end)])
     if rule is not None and rule.axis is not None:
         length = shape[rule.axis]
-        kept = [*ids, *range(length // rule.block - rule.extra, length // rule.block)]
-        ranges = _row_ranges(entry, axis=rule.axis, block=rule.block, kept=kept)
-        shape[rule.axis] = len(kept) * rule.block
+        kept = [position for e in ids for position in range(e * rule.block, (e + 1) * rule.block)]
+        kept += range(length - rule.extra, length)
+        ranges = _row_ranges(entry, axis=rule.axis, kept=kept)
+        shape[rule.axis] = len(kept)
     if tuple(shape) != other.info.shape:
         return f"has shape {list(other.info.shape)}, expected {shape}"
     at = other.start
@@ -144,14 +145,12 @@ def _compare(
     return "" if at == other.end else "holds more bytes than expected"
 
 
-def _row_ranges(
-    entry: TensorEntry, *, axis: int, block: int, kept: Sequence[int]
-) -> Iterator[tuple[int, int]]:
+def _row_ranges(entry: TensorEntry, *, axis: int, kept: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Byte ranges of the kept positions on ``axis``, in the order of the sliced tensor."""
     shape = entry.info.shape
     outer = math.prod(shape[:axis])
     step = entry.info.nbytes // outer
-    row = step // shape[axis] * block
+    row = step // shape[axis]
     for index in range(outer):
         base = entry.start + index * step
         for position in kept:

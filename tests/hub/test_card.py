@@ -126,8 +126,8 @@ def test_a_plan_written_by_hand_and_one_with_uneven_layers() -> None:
         model_type="olmoe",
         top_k=1,
         layer_ids=(5,),
-        num_experts=(3,),
-        keep=((2,),),
+        num_experts=(6,),
+        keep=((2, 5),),
     )
     text = model_card(bare, source="m")
     assert "Not known" in text and "Weights" not in text and "66.7%" in text
