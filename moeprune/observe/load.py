@@ -50,8 +50,6 @@ def load_causal_lm(
             tensor has no place in the model.
         UsageError: unknown dtype or device.
     """
-    from transformers import AutoModelForCausalLM
-
     check_dtype(dtype)
     place = check_device(device)
     with (
@@ -62,7 +60,7 @@ def load_causal_lm(
             error=CheckpointError,
         ),
     ):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = _auto_class(path, trust_remote_code).from_pretrained(
             path,
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
@@ -73,6 +71,21 @@ def load_causal_lm(
         if place is not None:
             model = model.to(place)
     return model.eval()
+
+
+def _auto_class(path: Path, trust_remote_code: bool) -> Any:
+    """The causal language model of the family, or the image-text model that holds it."""
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+    )
+
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    causal = own or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
 
 
 def check_dtype(dtype: str) -> str:

@@ -29,8 +29,8 @@ def check_observer(layout: MoeLayout) -> None:
     have = plugins.names(observers)
     if layout.observer not in have:
         raise UnsupportedModelError(
-            f"family {layout.model_type} is observed by {layout.observer!r}, which this version "
-            f"lacks (it has {', '.join(have)}); such a model can be inspected and exported only."
+            f"calibration cannot see the experts of family {layout.model_type} yet (observer "
+            f"{layout.observer!r}; there are {', '.join(have)}). Take a model of another family."
         )
 
 
@@ -88,11 +88,12 @@ def prefill(
 
 def _inputs(decoder: Any, batch: Batch, device: torch.device) -> dict[str, torch.Tensor]:
     inputs = {"input_ids": torch.from_numpy(batch.ids_BS).to(device)}
-    # Without padding the model's own causal mask and positions are the same, and faster.
+    # Without padding the model's own causal mask is the same and faster; only padding on the left
+    # moves tokens from the positions that the model counts itself.
     if not batch.mask_BS.all():
         inputs["attention_mask"] = torch.from_numpy(batch.mask_BS).to(device)
-        if takes(decoder, "position_ids"):
-            inputs["position_ids"] = torch.from_numpy(batch.positions_BS).to(device)
+    if not batch.mask_BS[:, 0].all() and takes(decoder, "position_ids"):
+        inputs["position_ids"] = torch.from_numpy(batch.positions_BS).to(device)
     return inputs
 
 
