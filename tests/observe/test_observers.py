@@ -123,8 +123,23 @@ def test_a_layer_without_its_modules_is_named(field: str, tiny: Any) -> None:
 def test_experts_that_are_not_dispatched_are_named(tiny: Any) -> None:
     """Llama 4's experts never reach the registry: without its own observer nothing reports."""
     layout = replace(layout_of(tiny("llama4_text")), observer="function")
-    with pytest.raises(StatsError, match="layer 1: its experts or its router never reported"):
+    with pytest.raises(UnsupportedModelError, match="layer 1: its experts are a Llama4TextExperts"):
         prefill(load_causal_lm(tiny("llama4_text")), CORPUS, layout=layout, batch_tokens=10)
+
+
+def test_quantised_experts_are_named(tiny: Any) -> None:
+    model = load_causal_lm(tiny("qwen3_moe"))
+    experts = moe_blocks(model, "qwen3_moe")[2].experts
+    experts.gate_up_proj.data = experts.gate_up_proj.data.to(torch.float8_e4m3fn)
+    with pytest.raises(UnsupportedModelError, match=r"layer 2: .* with quantised weights"):
+        prefill(model, CORPUS, layout=layout_of(tiny("qwen3_moe")), batch_tokens=10)
+
+
+def test_a_layer_that_is_skipped_is_named(tiny: Any) -> None:
+    model = load_causal_lm(tiny("qwen3_moe"))
+    model.model.layers[2].mlp.forward = lambda hidden: hidden
+    with pytest.raises(StatsError, match="layer 2: its experts or its router never reported"):
+        prefill(model, CORPUS, layout=layout_of(tiny("qwen3_moe")), batch_tokens=10)
 
 
 def run_with_router(path: Path, change: Any) -> None:

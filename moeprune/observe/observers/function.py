@@ -20,16 +20,21 @@ from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
 from moeprune.observe.sums import FoldedSums, widened
 
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 @contextlib.contextmanager
 def observing(model: Any, *, layers: Sequence[MoeLayer], sums: FoldedSums) -> Iterator[None]:
     """Report every MoE layer of ``model`` to ``sums`` inside the block.
 
     Raises:
-        UnsupportedModelError: raised by a forward pass inside the block, naming the layer.
+        UnsupportedModelError: a layer's experts are not of the kind that the registry serves; also
+            raised by a forward pass inside the block, naming the layer.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+    for layer in layers:
+        _check_readable(layer)
     by_module = {id(layer.experts): layer for layer in layers}
     logits: dict[int, Tensor] = {}
 
@@ -69,6 +74,22 @@ def observing(model: Any, *, layers: Sequence[MoeLayer], sums: FoldedSums) -> It
             hook = layer.router.register_forward_hook(_keep_logits(layer, logits))
             undo.callback(hook.remove)
         yield
+
+
+def _check_readable(layer: MoeLayer) -> None:
+    experts: Any = layer.experts
+    kind = f"layer {layer.layer}: its experts are a {type(experts).__name__}"
+    if not hasattr(experts, "is_transposed"):
+        raise UnsupportedModelError(
+            f"{kind}, which transformers' registry of experts functions does not serve; this "
+            "family needs an observer of its own."
+        )
+    weight = getattr(experts, "gate_up_proj" if experts.has_gate else "up_proj", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 3 or weight.dtype not in _DTYPES:
+        raise UnsupportedModelError(
+            f"{kind} with quantised weights; calibration reads float32, bfloat16 and float16. "
+            "Calibrate the unquantised checkpoint."
+        )
 
 
 @contextlib.contextmanager
