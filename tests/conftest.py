@@ -10,6 +10,8 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reaches the network is a defect
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Programs that tests start: on shared cores torch's threads wait for each other, ten times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Tiny = Callable[[str], Path]
 
