@@ -38,7 +38,8 @@ def test_commands_and_options_exist(page: Path) -> None:
     """Every ``moeprune COMMAND … --option`` line in the documentation parses as it stands."""
     if page.name == "cli.md":
         return
-    for line in re.findall(r"^(?:\$ )?moeprune (\S.*)$", page.read_text("utf-8"), re.MULTILINE):
+    code = "".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.M | re.S))
+    for line in re.findall(r"^(?:\$ )?moeprune (\S.*)$", code, re.M):
         words = line.split()
         assert words[0] in COMMANDS, f"{page.name}: moeprune {line}"
         command = cli.get_command(None, words[0])  # type: ignore[arg-type]
