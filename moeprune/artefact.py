@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from moeprune.errors import MoePruneError, OutputError
 Json = Any  # what json.loads returns
 
 _HASH_CHUNK = 1 << 20
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def canonical_json(body: Json) -> str:
@@ -24,9 +27,38 @@ def canonical_json(body: Json) -> str:
     Raises:
         ValueError: a NaN or infinity, which JSON cannot say.
     """
-    return json.dumps(
-        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    return encodable(
+        json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     )
+
+
+def encodable(text: str) -> str:
+    """JSON text with every lone surrogate as a ``u`` escape: the same value, and fit for UTF-8.
+
+    A file name that is not UTF-8 reaches Python as such a surrogate.
+    """
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def parse_json(text: str) -> Json:
+    """What ``text`` says, if it says one thing: no key twice in an object, no bottomless nesting.
+
+    Raises:
+        ValueError: it is not such JSON; ``json.JSONDecodeError`` where a line can be named.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_no_key_twice)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_key_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the key {twice!r} occurs twice in one object")
+    return table
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -48,18 +80,25 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``; it takes the asked name only if the block succeeds.
 
     The file is fsynced before the rename, so that after a crash ``path`` is either the old file or
-    the whole new one.
+    the whole new one. A link is followed: the file it points to is replaced, the link stays.
 
     Raises:
-        OutputError: the folder does not exist, or the disk is full or not writable.
+        OutputError: the folder does not exist, ``path`` is no regular file (a folder, a device, a
+            pipe), or the disk is full or not writable.
     """
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {path}: folder {path.parent} does not exist. Create it.")
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
     temporary: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+        if not path.parent.is_dir():
+            raise OutputError(
+                f"cannot write {path}: folder {path.parent} does not exist. Create it."
+            )
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
+        if path.exists() and not path.is_file():  # a rename would put a file in a device's place
+            raise OutputError(f"cannot write {path}: it is a device or a pipe. Name a file.")
+        target = Path(os.path.realpath(path))
+        # The name must not depend on the file's: a long one would become too long.
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".moeprune-", suffix=".partial")
         os.close(handle)
         temporary = Path(name)
         yield temporary
@@ -68,7 +107,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; an artefact is shared
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}.") from error
     finally:
@@ -95,7 +134,7 @@ def read_json(path: Path, *, error: type[MoePruneError], what: str) -> Json:
         what: what the file should be, for the message ("a plan").
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise error(f"{path} does not exist; it should be {what}.") from None
     except IsADirectoryError:
@@ -108,6 +147,9 @@ def read_json(path: Path, *, error: type[MoePruneError], what: str) -> Json:
         raise error(
             f"{path} is not JSON (line {problem.lineno}: {problem.msg}); it should be {what}."
         ) from None
+    except ValueError as problem:  # a key twice, a number of 5,000 digits, a path with a NUL
+        reason = str(problem).partition(";")[0]
+        raise error(f"{path} is not {what} that can be read: {reason}.") from None
 
 
 def check_schema(

@@ -95,9 +95,10 @@ def _expert_bytes(
             f"{num_experts} that config.json states: several expert sets under one name, which "
             "moeprune cannot prune."
         )
-    missing = [expert for expert in range(num_experts) if expert not in parts]
-    if beyond or missing:
-        what = f"stores expert {beyond[0]}" if beyond else f"lacks expert {missing[0]}"
+    # Stops at the first gap: a count of 10**12 in config.json must not fill the memory.
+    missing = next((expert for expert in range(num_experts) if expert not in parts), None)
+    if beyond or missing is not None:
+        what = f"stores expert {beyond[0]}" if beyond else f"lacks expert {missing}"
         raise CheckpointError(
             f"{container} {what}, but config.json states {num_experts} experts, numbered from 0. "
             "Correct config.json, or download the checkpoint again."

@@ -5,6 +5,7 @@ L MoE layers (dense layers have no row), E routed experts of a layer, K experts 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -117,12 +118,26 @@ class ModelFacts:
             if not good:
                 raise StatsError(f"model facts: {field.name!r} cannot be {value!r}.")
             values[field.name] = value
+            if any(not 0 <= item < 2**63 for item in _numbers(value)):
+                raise StatsError(f"model facts: {field.name!r} cannot be {value!r}.")
         facts = cls(**values)
         lengths = {len(facts.layer_ids), len(facts.num_experts), len(facts.expert_bytes)}
         if len(lengths) != 1 or not facts.layer_ids or min(facts.num_experts) < 1:
             raise StatsError("model facts: layer_ids, num_experts and expert_bytes do not agree.")
         if facts.top_k < 1 or facts.num_groups < 1 or facts.top_groups < 1:
             raise StatsError("model facts: top_k, num_groups and top_groups must be positive.")
+        if facts.top_k > min(facts.num_experts) or facts.top_groups > facts.num_groups:
+            raise StatsError(
+                f"model facts: no router runs {facts.top_k} of {min(facts.num_experts)} experts, "
+                f"from {facts.top_groups} of {facts.num_groups} groups."
+            )
+        if list(facts.layer_ids) != sorted(set(facts.layer_ids)):
+            raise StatsError(f"model facts: 'layer_ids' {facts.layer_ids} do not ascend.")
+        pruned = sum(map(math.prod, zip(facts.num_experts, facts.expert_bytes, strict=True)))
+        if not max(1, pruned) <= facts.total_bytes:
+            raise StatsError(
+                f"model facts: {pruned} bytes of experts in a model of {facts.total_bytes} bytes."
+            )
         return facts
 
     @property
@@ -134,6 +149,12 @@ class ModelFacts:
     def width(self) -> int:
         """E of the widest layer: the last axis of every (L, E) array."""
         return max(self.num_experts)
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    if isinstance(value, tuple):
+        return value
+    return (value,) if isinstance(value, int) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +169,8 @@ class MoeLayout:
         num_groups: router groups, 1 where the router is not group-limited.
         top_groups: groups a token may choose from.
         gating: ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
+        gate_scale: factor that every block applies to what its routed experts add together, after
+            the router's weights; a gate weight includes it.
         expert_bytes: (L,) bytes that leave with one expert of the layer.
         count_keys: paths in config.json of every key that states the expert count.
         tensors: stored name -> how it depends on the experts; names not in it never change.
@@ -172,6 +195,7 @@ class MoeLayout:
     router_module: str
     observer: str
     quant_method: str | None
+    gate_scale: float = 1.0
 
     def facts(self, *, name: str, fingerprint: str, total_bytes: int) -> ModelFacts:
         """The part of the layout that travels with stats and plans."""

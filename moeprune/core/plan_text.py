@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from moeprune.artefact import check_schema
+from moeprune.artefact import Json, check_schema, encodable
 from moeprune.errors import PlanError
 
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan
 
 SCHEMA = "moeprune.plan/1"
+
+_MAX_DEPTH = 32
+_MAX_NUMBER = 2**63 - 1
 
 
 def to_json(plan: PrunePlan) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def dumps(body: Mapping[str, Any]) -> str:
 def _line(value: Any) -> str:
     # Not sorted: a layer's line reads layer, num_experts, keep; options below the first level
     # are sorted by whoever builds them.
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def from_json(body: Any, *, path: object) -> dict[str, Any]:
@@ -85,10 +89,7 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise PlanError(f"{path} is not a plan: it holds no JSON object.")
     check_schema(body, schema=SCHEMA, path=path, error=PlanError)
-    try:
-        json.dumps(body, allow_nan=False)
-    except ValueError:
-        raise PlanError(f"{path} holds NaN or Infinity; use a number, or null.") from None
+    _check_values(body, path)
     model = _get(body, "model", dict, path)
     layers = _get(body, "layers", list, path)
     values: dict[str, Any] = {
@@ -118,6 +119,26 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     warnings = _get(body, "warnings", list, path) if "warnings" in body else []
     values["warnings"] = tuple(str(warning) for warning in warnings)
     return values
+
+
+def _check_values(body: Json, path: object) -> None:
+    """Every value must be one that the card, moeprune.json and other readers can take."""
+    level = [body]
+    for _ in range(_MAX_DEPTH):
+        for value in level:
+            if type(value) is float and not math.isfinite(value):
+                raise PlanError(f"{path} holds NaN or Infinity; use a number, or null.")
+            if type(value) is int and abs(value) > _MAX_NUMBER:
+                raise PlanError(f"{path} holds a number of {len(str(value))} digits; correct it.")
+        level = [
+            item
+            for value in level
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise PlanError(f"{path} is nested more than {_MAX_DEPTH} levels deep; a plan needs four.")
 
 
 def _row(entry: Any, index: int, path: object) -> tuple[int, int, tuple[int, ...]]:

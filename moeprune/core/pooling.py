@@ -60,6 +60,7 @@ def weights_D(
             weight_D[stats.domains.index(domain)] = weight
         if not weight_D.any():
             raise UsageError("every --domain-weight is 0; leave at least one domain above 0.")
+        weight_D = weight_D / weight_D.max()  # the sum of weights of 1e308 would overflow
     return np.asarray(weight_D / tokens_D / weight_D.sum())
 
 

@@ -7,18 +7,18 @@ hosts or domains merge exactly.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.artefact import atomic_path, canonical_json, check_schema
+from moeprune.artefact import canonical_json, check_schema, parse_json, write_bytes
 from moeprune.core.layout import ModelFacts
-from moeprune.errors import MismatchError, StatsError, UsageError
+from moeprune.core.stats_checks import check_sums
+from moeprune.errors import StatsError, UsageError
 
 SCHEMA = "moeprune.stats/1"
 FOLDS = 4
@@ -104,6 +104,11 @@ class CalibrationStats:
         names = [domain.name for domain in self.domains]
         if len(set(names)) != len(names):
             raise StatsError(f"stats hold a domain twice: {', '.join(names)}.")
+        for name in names:
+            if not name.strip() or "/" in name or not name.isprintable():
+                raise StatsError(
+                    f"stats hold a domain called {name!r}; a name is printable and without '/'."
+                )
         shape = {"L": self.model.num_layers, "E": self.model.width}
         for domain in self.domains:
             for name, array in domain.arrays.items():
@@ -118,37 +123,10 @@ class CalibrationStats:
     def check_counts(self) -> None:
         """Check that routing adds up in every domain, fold and layer.
 
-        Σ_e count = K · tokens; Σ_e π_e = tokens, both of a normalised distribution and sorted by
-        rank; every sum finite and not negative.
-
         Raises:
-            StatsError: it does not; the message names domain, layer and both numbers.
+            StatsError: it does not; see :func:`moeprune.core.stats_checks.check_sums`.
         """
-        for domain in self.domains:
-            for name, array in domain.arrays.items():
-                if not np.all(np.isfinite(array)) or np.any(array < 0):
-                    raise StatsError(
-                        f"{domain.name}/{name} holds a negative or non-finite number: the model's "
-                        "forward pass overflowed, or the file is damaged. Try --dtype float32."
-                    )
-            tokens_FL = domain.arrays["tokens"]
-            if np.any(tokens_FL != tokens_FL[:, :1]):
-                raise StatsError(f"{domain.name}: layers did not all see the same tokens.")
-            counted_FL = domain.arrays["count"].sum(axis=2)
-            mass_FL = domain.arrays["prob_sum"].sum(axis=2)
-            for layer, column in zip(self.model.layer_ids, range(tokens_FL.shape[1]), strict=True):
-                tokens = int(tokens_FL[:, column].sum())
-                count = int(counted_FL[:, column].sum())
-                if np.any(counted_FL[:, column] != self.model.top_k * tokens_FL[:, column]):
-                    raise StatsError(
-                        f"{domain.name}, layer {layer}: {count} routed tokens for {tokens} tokens, "
-                        f"expected {self.model.top_k} x {tokens} = {self.model.top_k * tokens}."
-                    )
-                if not np.allclose(mass_FL[:, column], tokens_FL[:, column], rtol=1e-3, atol=1e-6):
-                    raise StatsError(
-                        f"{domain.name}, layer {layer}: router probabilities sum to "
-                        f"{mass_FL[:, column].sum():.6g} over {tokens} tokens, expected {tokens}."
-                    )
+        check_sums(self.model, self.domains)
 
     def domain(self, name: str) -> DomainStats:
         """The stats of one domain.
@@ -168,7 +146,7 @@ class CalibrationStats:
         Raises:
             OutputError: the path cannot be written.
         """
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         tensors = {
             f"{domain.name}/{name}": np.ascontiguousarray(array)
@@ -192,8 +170,7 @@ class CalibrationStats:
             ],
         }
         # One metadata key only: with several, safetensors' order changes from run to run.
-        with atomic_path(path) as temporary:
-            save_file(tensors, temporary, metadata={"moeprune": canonical_json(body)})
+        write_bytes(path, save(tensors, metadata={"moeprune": canonical_json(body)}))
 
     @classmethod
     def load(cls, path: Path) -> CalibrationStats:
@@ -204,39 +181,64 @@ class CalibrationStats:
         """
         from safetensors import SafetensorError, safe_open
 
-        if not path.is_file():
-            raise StatsError(f"{path} does not exist; make it with 'moeprune calibrate'.")
         try:
+            if not path.exists():
+                raise StatsError(f"{path} does not exist; make it with 'moeprune calibrate'.")
+            if not path.is_file():
+                raise StatsError(f"{path} is no regular file; name a stats file.")
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, TypeError) as problem:
-            raise StatsError(f"{path} is not a stats file: {problem}.") from problem
+        # AttributeError: a type that numpy lacks; ValueError: no path at all.
+        except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise StatsError(f"{path} is not a stats file: {error}.") from error
         if "moeprune" not in metadata:
             raise StatsError(f"{path} is a safetensors file, but not one that calibrate wrote.")
         try:
-            body = json.loads(metadata["moeprune"])
-            check_schema(body, schema=SCHEMA, path=path, error=StatsError)
-            domains = tuple(
-                DomainStats(
-                    name=str(entry["name"]),
-                    source=str(entry["source"]),
-                    corpus_sha256=str(entry["corpus_sha256"]),
-                    documents=int(entry["documents"]),
-                    shards=tuple((int(index), int(of)) for index, of in entry["shards"]),
-                    arrays=_fields_of(str(entry["name"]), arrays),
-                )
-                for entry in body["domains"]
-            )
+            body = parse_json(metadata["moeprune"])
+        except ValueError as problem:
+            raise StatsError(f"{path} has malformed metadata: {problem}.") from problem
+        check_schema(body, schema=SCHEMA, path=path, error=StatsError)
+        try:
             stats = cls(
                 model=ModelFacts.from_json(body["model"]),
-                domains=domains,
+                domains=tuple(_domain(entry, arrays) for entry in body["domains"]),
                 provenance=dict(body["provenance"]),
             )
+            stats.check_counts()
         except (KeyError, TypeError, ValueError) as problem:
             raise StatsError(f"{path} has malformed metadata: {problem!r}.") from problem
-        stats.check_counts()
+        except StatsError as problem:
+            raise StatsError(f"{path}: {problem}") from problem
         return stats
+
+
+def _domain(entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> DomainStats:
+    """One domain of the metadata, with its arrays.
+
+    Raises:
+        KeyError, TypeError, ValueError: an entry of another form.
+        StatsError: a field is missing.
+    """
+    texts = {key: entry[key] for key in ("name", "source", "corpus_sha256")}
+    documents, shards = entry["documents"], entry["shards"]
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{key} of a domain is {value!r}")
+    name = texts["name"]
+    if type(documents) is not int or documents < 1:
+        raise ValueError(f"domain {name!r} has {documents!r} documents")
+    for index, of in shards:
+        if type(index) is not int or type(of) is not int or not 0 <= index < of:
+            raise ValueError(f"domain {name!r} has a shard {index!r}/{of!r}")
+    if not shards:
+        raise ValueError(f"domain {name!r} has no shard")
+    return DomainStats(
+        **texts,
+        documents=documents,
+        shards=tuple((index, of) for index, of in shards),
+        arrays=_fields_of(name, arrays),
+    )
 
 
 def _fields_of(domain: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -247,73 +249,3 @@ def _fields_of(domain: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
             raise StatsError(f"domain {domain!r} lacks the field {name!r}; calibrate again.")
         found[name] = arrays[key]
     return found
-
-
-def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
-    """Add up stats of the same model: other domains, or other shards of the same domain.
-
-    The order of ``parts`` does not change a count; float sums are added in shard order, so any
-    order gives the same bytes.
-
-    Raises:
-        MismatchError: different models, settings, or corpora under one domain name.
-        StatsError: the same shard twice.
-    """
-    if not parts:
-        raise UsageError("nothing to merge: name at least one stats file.")
-    first = parts[0]
-    for other in parts[1:]:
-        if other.model.fingerprint != first.model.fingerprint:
-            raise MismatchError(
-                f"stats of two models: {first.model.name} ({first.model.fingerprint[:12]}) and "
-                f"{other.model.name} ({other.model.fingerprint[:12]}). Merge stats of one model."
-            )
-        for key in sorted(set(first.provenance) | set(other.provenance)):
-            mine, theirs = first.provenance.get(key), other.provenance.get(key)
-            if mine != theirs and key != "versions":
-                raise MismatchError(
-                    f"stats made with {key} {mine!r} and {theirs!r} cannot be added up."
-                )
-    names = list(dict.fromkeys(domain.name for part in parts for domain in part.domains))
-    merged = tuple(
-        _merge_domain([d for part in parts for d in part.domains if d.name == name])
-        for name in names
-    )
-    return replace(first, domains=merged)
-
-
-def _merge_domain(parts: Sequence[DomainStats]) -> DomainStats:
-    first = parts[0]
-    for other in parts[1:]:
-        mine = (first.source, first.corpus_sha256, first.documents)
-        if mine != (other.source, other.corpus_sha256, other.documents):
-            raise MismatchError(
-                f"domain {first.name!r} was measured on two corpora ({first.source} and "
-                f"{other.source}). Give them different names with --domain."
-            )
-    shards = [shard for part in parts for shard in part.shards]
-    seen: set[tuple[int, int]] = set()
-    for index, of in shards:
-        for other_index, other_of in seen:
-            # Shard i of n holds documents ≡ i (mod n): two meet iff i ≡ j modulo gcd(n, m).
-            if (index - other_index) % np.gcd(of, other_of) == 0:
-                raise StatsError(
-                    f"domain {first.name!r}: shard {index}/{of} overlaps {other_index}/{other_of}; "
-                    "its tokens would count twice."
-                )
-        seen.add((index, of))
-    ordered = sorted(parts, key=lambda part: part.shards)
-    arrays = {
-        name: (np.maximum if name in MAXIMA else np.add).reduce(
-            [part.arrays[name] for part in ordered]
-        )
-        for name in FIELDS
-    }
-    shard_set = tuple(sorted(_simplify(shards)))
-    return replace(first, arrays=arrays, shards=shard_set)
-
-
-def _simplify(shards: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All shards of one split together are the whole."""
-    whole = len({of for _, of in shards}) == 1 and len(shards) == shards[0][1]
-    return [(0, 1)] if whole else list(shards)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from moeprune.core.merging import merge as merge_stats
 from moeprune.core.stats import CalibrationStats
-from moeprune.core.stats import merge as merge_stats
 
 
 def merge(paths: Sequence[str | Path], *, output: str | Path) -> CalibrationStats:

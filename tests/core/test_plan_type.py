@@ -189,6 +189,10 @@ BAD = [
     (without("schema"), "schema None"),
     (without("top_k", "model"), "model.top_k is missing"),
     ([1], "no JSON object"),
+    (edit(size={"bytes_before": 10**400}), "a number of 401 digits"),
+    (edit(routing={"entropy_ratio": float("inf")}), "Infinity"),
+    (edit(options={"deep": json.loads("[" * 500 + "]" * 500)}), "levels deep"),
+    (with_keep([0, 1, 2, 5, 6, 10**30]), "a number of 31 digits"),
 ]
 
 
@@ -217,6 +221,20 @@ def test_not_json(tmp_path, data):
     (tmp_path / "plan.json").write_bytes(data)
     with pytest.raises(PlanError, match=r"plan\.json"):
         PrunePlan.load(tmp_path / "plan.json")
+
+
+def test_a_key_twice_is_refused(tmp_path):
+    """An edit that leaves the old list in place would otherwise win or lose silently."""
+    path = tmp_path / "plan.json"
+    path.write_text(GOLDEN.replace('"keep":', '"keep": [0], "keep":', 1))
+    with pytest.raises(PlanError, match="'keep' occurs twice"):
+        PrunePlan.load(path)
+
+
+def test_a_model_name_that_is_not_utf8_can_be_saved(tmp_path):
+    plan = replace(PLAN, model_name="mod\udcff")
+    plan.save(tmp_path / "plan.json")
+    assert PrunePlan.load(tmp_path / "plan.json") == plan
 
 
 def test_missing_file_and_folder(tmp_path):

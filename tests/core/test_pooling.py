@@ -50,6 +50,14 @@ def test_pool_is_the_weighted_sum_per_token(stats, given, weights, field):
     np.testing.assert_allclose(pooled, want, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e308, 1e-300, 5e-324])
+def test_only_the_ratio_of_weights_counts(stats, scale):
+    names = [domain.name for domain in stats.domains]
+    equal = weights_D(stats, dict.fromkeys(names, scale))
+    np.testing.assert_allclose(equal, weights_D(stats, None), rtol=1e-12)
+
+
 def test_pool_by_tokens_is_the_plain_sum(stats):
     pooled = pool(stats, ["prob_sum"], domain_weights="tokens")["prob_sum"]
     plain = sum(domain.arrays["prob_sum"].sum(axis=0) for domain in stats.domains)

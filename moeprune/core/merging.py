@@ -1,0 +1,82 @@
+"""Add up statistics of one model: sums of other domains, or of other shards of one domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from moeprune.core.stats import FIELDS, MAXIMA, CalibrationStats, DomainStats
+from moeprune.errors import MismatchError, StatsError, UsageError
+
+
+def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
+    """Add up stats of the same model: other domains, or other shards of the same domain.
+
+    The sums of a domain are added in the order of its shards, so the order of ``parts`` does not
+    change them. Domains stand in the order they are met; model name and versions are the first's.
+
+    Raises:
+        MismatchError: different models, settings, or corpora under one domain name.
+        StatsError: the same shard twice.
+    """
+    if not parts:
+        raise UsageError("nothing to merge: name at least one stats file.")
+    first = parts[0]
+    for other in parts[1:]:
+        if other.model.fingerprint != first.model.fingerprint:
+            raise MismatchError(
+                f"stats of two models: {first.model.name} ({first.model.fingerprint[:12]}) and "
+                f"{other.model.name} ({other.model.fingerprint[:12]}). Merge stats of one model."
+            )
+        for key in sorted(set(first.provenance) | set(other.provenance)):
+            mine, theirs = first.provenance.get(key), other.provenance.get(key)
+            if mine != theirs and key != "versions":
+                raise MismatchError(
+                    f"stats made with {key} {mine!r} and {theirs!r} cannot be added up."
+                )
+    names = list(dict.fromkeys(domain.name for part in parts for domain in part.domains))
+    merged = tuple(
+        _merge_domain([d for part in parts for d in part.domains if d.name == name])
+        for name in names
+    )
+    return replace(first, domains=merged)
+
+
+def _merge_domain(parts: Sequence[DomainStats]) -> DomainStats:
+    first = parts[0]
+    for other in parts[1:]:
+        mine = (first.source, first.corpus_sha256, first.documents)
+        if mine != (other.source, other.corpus_sha256, other.documents):
+            raise MismatchError(
+                f"domain {first.name!r} was measured on two corpora ({first.source} and "
+                f"{other.source}). Give them different names with --domain."
+            )
+    shards = [shard for part in parts for shard in part.shards]
+    seen: set[tuple[int, int]] = set()
+    for index, of in shards:
+        for other_index, other_of in seen:
+            # Shard i of n holds documents ≡ i (mod n): two meet iff i ≡ j modulo gcd(n, m).
+            if (index - other_index) % math.gcd(of, other_of) == 0:
+                raise StatsError(
+                    f"domain {first.name!r}: shard {index}/{of} overlaps {other_index}/{other_of}; "
+                    "its tokens would count twice."
+                )
+        seen.add((index, of))
+    ordered = sorted(parts, key=lambda part: part.shards)
+    arrays = {
+        name: (np.maximum if name in MAXIMA else np.add).reduce(
+            [part.arrays[name] for part in ordered]
+        )
+        for name in FIELDS
+    }
+    shard_set = tuple(sorted(_simplify(shards)))
+    return replace(first, arrays=arrays, shards=shard_set)
+
+
+def _simplify(shards: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """All shards of one split together are the whole."""
+    whole = len({of for _, of in shards}) == 1 and len(shards) == shards[0][1]
+    return [(0, 1)] if whole else list(shards)
