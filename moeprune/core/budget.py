@@ -169,7 +169,8 @@ def _from_ratio(
     leave = leaving(exact)
     if sum(leave) < least:
         smallest = _extreme(lambda share: sum(leaving(share)) >= least, leaving, largest=False)
-        way = f"Use --ratio {smallest} or more" if smallest else "Use --allocation global"
+        works = smallest is not None and fits(Fraction(smallest))
+        way = f"Use --ratio {smallest} or more" if works else "Use --allocation global"
         raise UsageError(
             f"--ratio {ratio} removes no expert: layers have {counts(facts)}"
             + (f" and keep a multiple of {limit.unit}" if limit.unit > 1 else "")
@@ -178,11 +179,12 @@ def _from_ratio(
     if not fits(exact):
         largest = _extreme(fits, leaving, largest=True)
         useful = largest is not None and sum(leaving(Fraction(largest))) >= least
-        way = f"--ratio {largest} or less, or " if useful else ""
-        way += f"--keep {limit.min_keep} or more"
+        ways = [f"--ratio {largest} or less"] if useful else []
+        if limit.min_keep <= min(facts.num_experts):
+            ways.append(f"--keep {limit.min_keep} or more")
         raise UsageError(
             f"--ratio {ratio} removes too many: {facts.name} must keep {why(facts, limit)}. "
-            f"Use {way}."
+            f"Use {', or '.join(ways) or '--allocation global'}."
         )
     return leave
 

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from synthetic import facts
 
@@ -91,6 +91,7 @@ def test_global_is_equation_2(experts, percent):
     assert budget.max_remove == tuple(count - 2 for count in experts)
 
 
+@example([8, 16], 4, 2, 6, 0.125, "uniform")  # the layer of 8 cannot lose any
 @given(
     experts=st.lists(st.sampled_from([4, 8, 12, 16, 24, 64]), min_size=1, max_size=3),
     top_k=st.sampled_from([1, 2, 4]),
@@ -111,6 +112,11 @@ def test_a_suggested_ratio_works_and_is_the_extreme(
     try:
         removed(ratio)
     except UsageError as error:
+        keep = re.search(r"--keep ([0-9]+) or more", str(error))
+        if keep is not None and int(keep[1]) < min(experts):
+            of(model, keep=int(keep[1]), allocation=allocation, multiple_of=multiple)
+        if "--allocation global" in str(error):
+            assert allocation == "uniform"
         hint = re.search(r"Use --ratio ([0-9.]+) or (more|less)", str(error))
         if hint is None:
             return
