@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from json.decoder import JSONDecoder
 
 from moeprune.artefact import Json
-from moeprune.errors import CheckpointError, UnsupportedModelError
+from moeprune.errors import CheckpointError
 
 Path = tuple[str, ...]  # keys from the outermost object inwards
 
-_QUANTISATION_KEYS = frozenset({"quantization_config", "compression_config", "quantization"})
-# Also in regular expressions, where the dot is written "\\.".
-_NUMBERED_EXPERT = re.compile(r"\bexperts\\?\.\d")
 _DECODER = JSONDecoder()
 _BLANK = " \t\n\r"
 _BOM = "\ufeff"
@@ -133,38 +129,3 @@ def _added(text: str, begin: int, new: Mapping[str, Json]) -> tuple[int, int, st
         body = (line_end + (unit or "")).join(lines)
         pieces.append(f",{before}{json.dumps(key)}{colon}{body}")
     return last.end, last.end, "".join(pieces)
-
-
-def check_renumberable(config: Mapping[str, Json], *, where: str = "config.json") -> None:
-    """Check that the quantisation settings do not name single experts.
-
-    Such names (lists of modules to leave alone, settings per module) would point at other experts
-    once the removed ones are gone.
-
-    Args:
-        config: a config, parsed.
-        where: the file, for the message.
-
-    Raises:
-        UnsupportedModelError: they do; the message quotes one.
-    """
-    for text in _texts(config, inside=False):
-        if _NUMBERED_EXPERT.search(text):
-            raise UnsupportedModelError(
-                f"the quantisation settings in {where} name a single expert ({text!r}), which "
-                "this version cannot renumber. Prune the unquantised checkpoint, then quantise."
-            )
-
-
-def _texts(value: Json, *, inside: bool) -> Iterator[str]:
-    """Every text in the quantisation settings, keys included."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if inside:
-                yield key
-            yield from _texts(item, inside=inside or key in _QUANTISATION_KEYS)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item, inside=inside)
-    elif inside and isinstance(value, str):
-        yield value

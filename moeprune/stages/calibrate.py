@@ -13,6 +13,7 @@ from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import OutputError, UsageError
 from moeprune.stages.identify import open_model
+from moeprune.stages.stored import check_runnable
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -80,6 +81,7 @@ def calibrate(
     from moeprune.observe.prefill import check_observer, prefill
 
     check_observer(opened.layout)
+    check_runnable(opened.index, opened.layout)
     check_dtype(dtype)
     check_device(device)
     check_batch_tokens(batch_tokens)

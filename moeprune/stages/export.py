@@ -7,25 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import moeprune
-from moeprune.artefact import read_json
-from moeprune.checkpoint.config import check_renumberable, edit_json_text
+from moeprune.checkpoint.config import edit_json_text
 from moeprune.checkpoint.edits import TensorEdit, edits_for
-from moeprune.checkpoint.index import CONFIG_FILE, CheckpointIndex
+from moeprune.checkpoint.index import CONFIG_FILE
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import write_checkpoint
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, ignore
-from moeprune.errors import CheckpointError, PlanError
+from moeprune.errors import PlanError
 from moeprune.hub.card import model_card, read_readme
 from moeprune.stages.identify import OpenModel, open_model
+from moeprune.stages.stored import settings_texts
 
 SCHEMA = "moeprune.export/1"
 PROVENANCE_FILE = "moeprune.json"
 CARD_FILE = "README.md"
-
-# Where quantisers write their settings a second time.
-_QUANTISER_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
 def export(
@@ -72,27 +69,18 @@ def export(
             f"the plan keeps {min(counts)} to {max(counts)} experts a layer; this version exports "
             "the same number in every layer. Plan with --allocation uniform."
         )
-    _check_quantisation(index)
     check_output(output, source=index.path)
     edits = edits_for(index.tensors, layout, dict(enumerate(plan.keep)))
     config_text = edit_json_text(index.config_text, dict.fromkeys(layout.count_keys, count))
+    texts = settings_texts(index, layout, plan.keep, config_text=config_text)
     provenance = _provenance(opened, plan, edits)
-    texts = {
-        CONFIG_FILE: config_text,
+    texts |= {
         PROVENANCE_FILE: json.dumps(provenance, indent=1) + "\n",
         CARD_FILE: model_card(
             plan, source=opened.facts.name, source_readme=read_readme(index.path)
         ),
     }
     return write_checkpoint(index, edits, output, texts=texts, on_progress=on_progress)
-
-
-def _check_quantisation(index: CheckpointIndex) -> None:
-    check_renumberable(index.config)
-    for name in _QUANTISER_FILES:
-        if (index.path / name).is_file():
-            settings = read_json(index.path / name, error=CheckpointError, what="JSON")
-            check_renumberable({"quantization_config": settings}, where=name)
 
 
 def _provenance(opened: OpenModel, plan: PrunePlan, edits: list[TensorEdit]) -> dict[str, Any]:

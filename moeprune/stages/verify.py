@@ -16,6 +16,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import CheckpointError, MoePruneError, UsageError
 from moeprune.stages.identify import open_model
+from moeprune.stages.stored import check_runnable, named_places, settings_problems
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
@@ -126,14 +127,20 @@ def verify(
     Raises:
         CheckpointError: a folder cannot be read at all, or ``out`` was not made by export.
         MismatchError: ``out`` was exported from another model.
+        UnsupportedModelError: ``forward``, and transformers does not run the stored format on the
+            numbers that it means.
     """
+    if not tolerance >= 0:  # also refuses NaN
+        raise UsageError(f"--tolerance {tolerance} is not a number from 0 up.")
     opened = open_model(source, revision=revision)
     source_index, layout = opened.index, opened.layout
-    out_index = CheckpointIndex.open(Path(out))
+    out_index = CheckpointIndex.open(Path(out).expanduser())
     if out_index.path.resolve() == source_index.path.resolve():
         raise UsageError(f"{out} and its --source are the same folder; name the pruned one first.")
     plan = exported_plan(out_index.path)
     plan.check_against(opened.facts)
+    if forward:
+        check_runnable(source_index, layout)
     found = audit(source_index, out_index, layout=layout, keep=plan.keep, on_progress=on_progress)
     problems = [*found.problems, *_config_problems(source_index, out_index, layout, plan)]
     logits = None
@@ -174,10 +181,12 @@ def _config_problems(
 ) -> list[str]:
     problems = []
     owned = set(layout.count_keys)
+    names = named_places(source)
     for path, mine, theirs in config_differences(source.config, out.config):
-        if path not in owned:
+        if path not in owned and not names(path):
             problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
     try:
+        problems += settings_problems(source, out, layout, plan.keep)
         counts = layout_of(out.config, out.tensors).num_experts
     except MoePruneError as error:
         return [*problems, f"the export cannot be read back: {error}"]

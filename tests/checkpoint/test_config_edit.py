@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprune.checkpoint.config import check_renumberable, edit_json_text
-from moeprune.errors import CheckpointError, UnsupportedModelError
+from moeprune.checkpoint.config import edit_json_text
+from moeprune.errors import CheckpointError
 
 KEYS = st.text(alphabet='ab"\\é\n{}:, ', max_size=3)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | KEYS
@@ -128,30 +128,3 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_a_path_that_is_not_there_is_refused(path: tuple[str, ...]) -> None:
     with pytest.raises(CheckpointError, match=r"no key '"):
         edit_json_text('{"a": 1, "t": {"n": 1, "l": []}}', {path: 2})
-
-
-NAMES_AN_EXPERT = [
-    {"quantization_config": {"ignore": ["lm_head", "model.layers.0.mlp.experts.3.up_proj"]}},
-    {"quantization_config": {"modules_to_not_convert": ["experts.0"]}},
-    {"quantization_config": {"ignore": [r"re:.*\.experts\.12\..*"]}},
-    {"text_config": {"quantization_config": {"a": {"model.experts.7.w1": {"bits": 8}}}}},
-    {"compression_config": {"groups": [{"targets": ["x.experts.1.w2"]}]}},
-]
-
-
-@pytest.mark.parametrize("config", NAMES_AN_EXPERT)
-def test_quantisation_that_names_single_experts_is_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModelError, match="name a single expert"):
-        check_renumberable(config)
-
-
-def test_quantisation_that_names_kinds_of_modules_is_fine() -> None:
-    check_renumberable(
-        {
-            "quantization_config": {
-                "quant_method": "fp8",
-                "ignore": ["lm_head", "re:.*mlp.gate$", "shared_experts.0", "experts", "experts.*"],
-            },
-            "note": "experts.3.up_proj outside the quantisation settings",
-        }
-    )

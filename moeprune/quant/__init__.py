@@ -1,0 +1,46 @@
+"""Stored formats: what a quantiser keeps beside a weight, and where its settings name modules.
+
+A file of this folder is one format. It defines
+
+==================  ============================================================================
+``METHODS``         the ``quant_method`` values of config.json that mean this format
+``PLACES``          key paths, from the quantisation settings inwards, of every list of module
+                    names and every object whose keys are module names; ``*`` is any key
+``requires``        ``requires(name, info)``: for a stored tensor, the companions without which
+                    its bytes mean nothing; one name of each group must be there
+``not_loaded``      ``not_loaded(settings, tensors, experts)``: why transformers does not turn these
+                    experts back into the right numbers, or None where it does
+==================  ============================================================================
+"""
+
+from moeprune.quant._format import (
+    StoredFormat,
+    check_companions,
+    check_loadable,
+    stored_format,
+)
+from moeprune.quant._names import ExpertNames, Renaming, expert_of
+from moeprune.quant._settings import (
+    SETTINGS_FILES,
+    check_renumberable,
+    in_place,
+    places_in_config,
+    places_in_file,
+    settings_differences,
+)
+
+__all__ = [
+    "SETTINGS_FILES",
+    "ExpertNames",
+    "Renaming",
+    "StoredFormat",
+    "check_companions",
+    "check_loadable",
+    "check_renumberable",
+    "expert_of",
+    "in_place",
+    "places_in_config",
+    "places_in_file",
+    "settings_differences",
+    "stored_format",
+]
