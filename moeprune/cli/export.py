@@ -37,9 +37,9 @@ def command(model: str, output: Path, plan: Path, revision: str | None, as_json:
     from moeprune.core.plan import PrunePlan
     from moeprune.stages.export import export
 
+    made = PrunePlan.load(plan)  # once: it may come through a pipe
     with progress() as on_progress:
-        folder = export(model, plan=plan, output=output, revision=revision, on_progress=on_progress)
-    loaded = PrunePlan.load(plan)
-    count = loaded.uniform_count
-    result = {"output": str(folder), "num_experts": count, "method": loaded.method}
+        folder = export(model, plan=made, output=output, revision=revision, on_progress=on_progress)
+    count = made.uniform_count
+    result = {"output": str(folder), "num_experts": count, "method": made.method}
     say(result, f"{folder}: {count} experts in each MoE layer", as_json=as_json)

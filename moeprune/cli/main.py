@@ -6,11 +6,14 @@ import importlib
 import sys
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 import moeprune
+from moeprune.cli.options import printable
 from moeprune.errors import MoePruneError
 
 COMMANDS = ("demo", "inspect", "calibrate", "merge", "plan", "export", "verify", "push")
+_LONGEST = 1200  # characters of an error line; a file may quote megabytes at us
 
 
 class LazyGroup(click.Group):
@@ -61,15 +64,29 @@ def main(args: list[str] | None = None) -> int:
     try:
         result = cli.main(args=args, prog_name="moeprune", standalone_mode=False)
     except MoePruneError as error:
-        click.echo(f"moeprune: {' '.join(str(error).split())}", err=True)
-        return error.exit_code
+        return _fail(str(error), error.exit_code)
     except click.Abort:
-        click.echo("moeprune: interrupted.", err=True)
-        return 130
-    except click.ClickException as error:
+        return _fail("interrupted.", 130)
+    except NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
+    except click.ClickException as error:
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        way_out = f" See '{context.command_path} --help'." if context else ""
+        return _fail(error.format_message() + way_out, error.exit_code)
+    except OSError as problem:  # a path that cannot be, a folder without permission, a full disk
+        what = f"{problem.filename}: " if problem.filename is not None else ""
+        return _fail(f"{what}{problem.strerror or problem}.", 2)
     return result if isinstance(result, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    """Say what went wrong in one line of bounded length, and return the exit code."""
+    line = printable(" ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+    click.echo(f"moeprune: {line}", err=True)
+    return code
 
 
 if __name__ == "__main__":

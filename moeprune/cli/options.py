@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,5 +70,19 @@ def json_option(function: Command) -> Command:
 
 
 def say(result: object, text: str, *, as_json: bool) -> None:
-    """Print a result to stdout: ``text`` for people, or ``result`` as JSON."""
-    click.echo(json.dumps(result, indent=1, ensure_ascii=False) if as_json else text)
+    """Print a result to stdout: ``text`` for people, or ``result`` as JSON.
+
+    What the terminal's encoding lacks is printed as an escape; in JSON it is one anyway.
+    """
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    lines = (printable(line) for line in text.split("\n"))
+    shown = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
+    click.echo(shown)
+
+
+def printable(line: str) -> str:
+    """``line`` with control characters as escapes: a name in a file must not drive a terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)

@@ -80,7 +80,7 @@ def _amount(value: float, unit: str) -> str:
 def progress(stream: TextIO | None = None) -> Iterator[OnProgress]:
     """A callback that draws on a terminal and does nothing elsewhere."""
     stream = stream or sys.stderr
-    if not stream.isatty():
+    if stream is None or not stream.isatty():  # None: the program was started without a stderr
         yield ignore
         return
     line = _Line(stream)

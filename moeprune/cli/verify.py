@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from moeprune.cli.options import (
     device_option,
@@ -15,6 +16,7 @@ from moeprune.cli.options import (
     trust_option,
 )
 from moeprune.cli.progress import progress
+from moeprune.errors import UsageError
 
 
 @click.command("verify")
@@ -24,11 +26,11 @@ from moeprune.cli.progress import progress
     "--forward",
     is_flag=True,
     help="Also run both models: the logits of OUT must equal the source's with the removed "
-    "experts masked.",
+    "experts masked. --tolerance, --dtype, --device and --trust-remote-code are for it.",
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=float,
     default=1e-5,
     show_default=True,
     help="Largest logit difference, relative to the largest logit where that exceeds 1.",
@@ -38,13 +40,19 @@ from moeprune.cli.progress import progress
 @revision_option
 @trust_option
 @json_option
-def command(out: Path, source: str, as_json: bool, **options: object) -> int:
+@click.pass_context
+def command(ctx: click.Context, /, out: Path, source: str, as_json: bool, **options: object) -> int:
     """Check an exported folder against its source: every tensor, every kept byte.
 
     Exit code 1 if a check fails.
     """
     from moeprune.stages.verify import verify
 
+    if not options["forward"]:
+        for name in ("tolerance", "dtype", "device", "trust_remote_code"):
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} is for --forward. Add --forward, or leave it out.")
     with progress() as on_progress:
         report = verify(out, source=source, on_progress=on_progress, **options)  # type: ignore[arg-type]
     say(report.to_json(), report.to_text(), as_json=as_json)

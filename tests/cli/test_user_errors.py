@@ -112,6 +112,17 @@ def test_plan_of_another_model(
     assert not list(tmp_path.glob("out*"))
 
 
+def test_plan_through_a_pipe(job: dict[str, Path], tmp_path: Path) -> None:
+    """A pipe can be read once."""
+    reading, writing = os.pipe()
+    os.write(writing, job["plan"].read_bytes())
+    os.close(writing)
+    out = tmp_path / "out"
+    assert main(["export", str(job["model"]), "-o", str(out), "--plan", f"/dev/fd/{reading}"]) == 0
+    os.close(reading)
+    assert (out / "config.json").is_file()
+
+
 def test_truncated_shard(job: dict[str, Path], broken: Path, tmp_path: Path, fails: Run) -> None:
     shard = shard_of(broken)
     with shard.open("rb+") as file:
