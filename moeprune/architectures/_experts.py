@@ -20,7 +20,9 @@ class ExpertSet:
     Attributes:
         container: path of the module.
         matches: stored name -> how it holds experts.
-        expert_bytes: bytes of one expert; all are of one size.
+        expert_bytes: bytes of one expert. Of quantised ones the smallest's: a stored format may
+            give each a few bytes more or less (numbers spelled as text), and a plan must not
+            promise more than export can free.
     """
 
     container: str
@@ -75,12 +77,12 @@ def _expert_bytes(
     extra: int,
 ) -> int:
     stacked = 0
-    parts: dict[int, dict[str, int]] = defaultdict(dict)
+    parts: dict[int, dict[str, TensorInfo]] = defaultdict(dict)
     for name, found in matches.items():
         if found.expert is None:
             stacked += share(name, tensors[name], num_shares=num_experts)
         else:
-            parts[found.expert][found.part] = tensors[name].nbytes
+            parts[found.expert][found.part] = tensors[name]
     if not parts:
         return stacked
     beyond = [expert for expert in sorted(parts) if expert >= num_experts]
@@ -103,22 +105,58 @@ def _expert_bytes(
             f"{container} {what}, but config.json states {num_experts} experts, numbered from 0. "
             "Correct config.json, or download the checkpoint again."
         )
+    quantised = any(_is_packed(info) for held in parts.values() for info in held.values())
     for expert in range(num_experts):
         lacking = sorted(parts[0].keys() ^ parts[expert].keys())
+        if quantised:
+            lacking = _lacking(parts, expert)
         if lacking:
             other = expert if lacking[0] in parts[0] else 0
             raise CheckpointError(
                 f"{container}.{other} has no {lacking[0]!r}, which expert "
                 f"{0 if other else expert} has. Download the checkpoint again."
             )
-    sizes = [sum(parts[expert].values()) for expert in range(num_experts)]
+    sizes = [sum(info.nbytes for info in parts[expert].values()) for expert in range(num_experts)]
     for expert, size in enumerate(sizes):
-        if size != sizes[0]:
+        if size != sizes[0] and not quantised:
             raise CheckpointError(
                 f"{container}: expert 0 is {sizes[0]} bytes and expert {expert} {size}; moeprune "
-                "prunes experts of one size."
+                "prunes unquantised experts of one size."
             )
-    return stacked + sizes[0]
+    return stacked + min(sizes)
+
+
+def _is_packed(info: TensorInfo) -> bool:
+    return info.dtype not in ("BF16", "F16", "F32", "F64")
+
+
+def _lacking(parts: Mapping[int, Mapping[str, TensorInfo]], expert: int) -> list[str]:
+    """Parts in which a quantised expert differs from expert 0.
+
+    A quantiser may leave out some experts: one that has plain weights only, or where expert 0 has
+    plain weights only, differs by right.
+    """
+    found: list[str] = []
+    mine, first = _by_module(parts[expert]), _by_module(parts[0])
+    for module in sorted(mine.keys() | first.keys()):
+        here, there = mine.get(module, {}), first.get(module, {})
+        if here and there and _is_plain(here) != _is_plain(there):
+            continue
+        found += [f"{module}.{rest}" if rest else module for rest in here.keys() ^ there.keys()]
+    return sorted(found)
+
+
+def _is_plain(held: Mapping[str, TensorInfo]) -> bool:
+    return held.keys() <= {"weight", "bias"} and not any(map(_is_packed, held.values()))
+
+
+def _by_module(parts: Mapping[str, TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
+    """Parts of an expert by the linear map they belong to."""
+    found: dict[str, dict[str, TensorInfo]] = defaultdict(dict)
+    for part, info in parts.items():
+        module, _, rest = part.partition(".")
+        found[module][rest] = info
+    return found
 
 
 def share(name: str, info: TensorInfo, *, num_shares: int) -> int:
