@@ -42,6 +42,7 @@ class StatedExperts:
         level: the level itself.
         count: routed experts of every layer.
         keys: the key of each spelling that is present, in the order of ``COUNT_KEYS``.
+        elsewhere: path of each key of another level that states the same count.
         num_layers: layers of the main model, or None where not stated.
     """
 
@@ -49,12 +50,13 @@ class StatedExperts:
     level: Config
     count: int
     keys: tuple[str, ...]
+    elsewhere: tuple[tuple[str, ...], ...]
     num_layers: int | None
 
     @property
     def count_keys(self) -> tuple[tuple[str, ...], ...]:
         """Path of each spelling from the top of config.json."""
-        return tuple((*self.path, key) for key in self.keys)
+        return (*((*self.path, key) for key in self.keys), *self.elsewhere)
 
 
 def stated_experts(config: Config) -> StatedExperts | None:
@@ -73,14 +75,38 @@ def stated_experts(config: Config) -> StatedExperts | None:
             continue
         count = _agreed(level, keys, path)
         assert count is not None
+        elsewhere = _stated_elsewhere(config, path, count)
         _refuse_per_layer(level, path)
         outer = _descend(config, path[:-1]) or {}
         num_layers = next(
             (place[key] for place in (level, outer) for key in LAYER_KEYS if _is_count(place, key)),
             None,
         )
-        return StatedExperts(path=path, level=level, count=count, keys=keys, num_layers=num_layers)
+        return StatedExperts(
+            path=path,
+            level=level,
+            count=count,
+            keys=keys,
+            elsewhere=elsewhere,
+            num_layers=num_layers,
+        )
     return None
+
+
+def _stated_elsewhere(
+    config: Config, own: tuple[str, ...], count: int
+) -> tuple[tuple[str, ...], ...]:
+    """Keys of other levels that state the same count: which level is read is up to the loader.
+
+    Another number at another level is another model's, or a default nobody reads; it stays.
+    """
+    levels = ((path, _descend(config, path)) for path in LEVELS if path != own)
+    return tuple(
+        (*path, key)
+        for path, level in levels
+        for key in COUNT_KEYS
+        if level is not None and type(level.get(key)) is int and level[key] == count
+    )
 
 
 def top_k_of(stated: StatedExperts, family: Family) -> int:

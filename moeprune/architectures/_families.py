@@ -5,6 +5,11 @@
 ========================  ======================================================================
 ``model_type``            the file's own name, as config.json spells it
 ``gating``                ``softmax``, ``sigmoid`` or ``sqrtsoftplus``: from router logits to scores
+``gating_key``            the config key that states another gating, where the family has several
+``scale``                 the config key of a factor that the block applies to what all its routed
+                          experts add together, after the router's own weights
+``scale_values``          what the words mean that this key may hold instead of a number
+``scale_unless``          ... but there is no such factor when config.json has one of these values
 ``experts``, ``router``   names of the two modules in memory, after ``layers.<i>.``
 ``observer``              how calibration sees the experts: ``function`` (transformers' registry of
                           experts functions), the name of another way, or ``none``
@@ -28,6 +33,8 @@ from typing import Any
 
 from moeprune.errors import UnsupportedModelError
 
+GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -38,13 +45,17 @@ class Family:
     experts: str
     router: str
     observer: str
+    gating_key: str | None = None
+    scale: str | None = None
+    scale_values: Mapping[str, float] = field(default_factory=dict)
+    scale_unless: Mapping[str, Any] = field(default_factory=dict)
     groups: bool = False
     groups_when: Mapping[str, Any] = field(default_factory=dict)
     extra_rows: int | str = 0
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert self.gating in ("softmax", "sigmoid", "sqrtsoftplus"), self.gating
+        assert self.gating in GATINGS, self.gating
 
 
 def family_names() -> tuple[str, ...]:

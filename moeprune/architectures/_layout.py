@@ -14,6 +14,8 @@ from typing import Any
 from moeprune.architectures._config import (
     StatedExperts,
     extra_rows_of,
+    gate_scale_of,
+    gating_of,
     groups_of,
     quant_method_of,
     stated_experts,
@@ -93,7 +95,8 @@ def layout_of(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> M
         top_k=top_k_of(stated, family),
         num_groups=num_groups,
         top_groups=top_groups,
-        gating=family.gating,
+        gating=gating_of(stated, family),
+        gate_scale=gate_scale_of(stated, family),
         expert_bytes=tuple(expert_bytes),
         count_keys=stated.count_keys,
         tensors={name: placed[name] for name in tensors if name in placed},

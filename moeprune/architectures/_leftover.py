@@ -44,7 +44,8 @@ def refuse_leftovers(
                 "such a table."
             )
         under_experts = any(part.startswith("expert") for part in parts[:-1])
-        if under_experts and not _is_common(parts, info, num_experts=num_experts):
+        stacked = parts[-1].startswith("expert") and num_experts in info.shape
+        if (under_experts or stacked) and not _is_common(parts, info, num_experts=num_experts):
             raise UnsupportedModelError(
                 f"{name!r} {list(info.shape)} lies among the experts, but moeprune does not know "
                 "what it holds."

@@ -19,6 +19,7 @@ _OTHER_MODELS = frozenset(
         "vit",
     }
 )
+_MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def layer_path(container: str, *, num_layers: int | None) -> LayerPath | None:
         num_layers: layers of the main model; those numbered after them predict further tokens.
     """
     parts = container.split(".")
-    numbered = [index for index, part in enumerate(parts) if part.isascii() and part.isdecimal()]
+    numbered = [index for index, part in enumerate(parts) if is_number(part)]
     if not numbered:
         return None
     number = int(parts[numbered[-1]])
@@ -79,6 +80,11 @@ def layer_path(container: str, *, num_layers: int | None) -> LayerPath | None:
     return LayerPath(
         follows=named or beyond, number=number, prefix=".".join(parts[: numbered[-1] + 1])
     )
+
+
+def is_number(part: str) -> bool:
+    """Whether a part of a name is the number of a layer or an expert, and no other digits."""
+    return part.isascii() and part.isdecimal() and len(part) <= _MAX_DIGITS
 
 
 def block_path(container: str) -> str:

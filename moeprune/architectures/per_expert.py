@@ -11,7 +11,7 @@ import re
 from moeprune.architectures._match import ExpertMatch
 from moeprune.core.layout import TensorInfo
 
-_NAME = re.compile(r"(?P<container>(?:.+\.)?experts)\.(?P<expert>0|[1-9][0-9]*)\.(?P<part>.+)")
+_NAME = re.compile(r"(?P<container>(?:.+\.)?experts)\.(?P<expert>0|[1-9][0-9]{0,8})\.(?P<part>.+)")
 
 
 def match(name: str, info: TensorInfo, *, num_experts: int) -> ExpertMatch | None:

@@ -1,0 +1,159 @@
+"""What a model's MoE layers do with a text, watched in a plain forward pass of one text at a time.
+
+Nothing of moeprune takes part except the names of the modules. Each expert's output comes from the
+family's own experts module, run on one expert alone. The factor that the block itself applies is
+measured: what the block gives, less what it gives when its experts give zero.
+
+T tokens, E experts, K chosen, H hidden size.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from router_reference import probabilities_of
+
+from moeprune.core.layout import MoeLayout
+from moeprune.observe.layers import moe_layers
+
+FOLDS = 4
+_BIAS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|router_bias)$")
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """One layer and one text."""
+
+    logits_TE: torch.Tensor
+    ids_TK: torch.Tensor
+    weights_TK: torch.Tensor
+    outputs_TKH: torch.Tensor  # of the chosen experts, before weighting
+    added_TH: torch.Tensor  # what the block's experts add to its output
+
+
+@torch.no_grad()
+def watch(model: Any, layout: MoeLayout, ids: list[int], *, routed_sum: str = "") -> list[Watched]:
+    """Every MoE layer of ``model`` on one text."""
+    layers = moe_layers(model, layout)
+    return [_watch_layer(model, layer, ids, routed_sum=routed_sum) for layer in layers]
+
+
+def _watch_layer(model: Any, layer: Any, ids: list[int], *, routed_sum: str) -> Watched:
+    names = {id(module): name for name, module in model.named_modules()}
+    block = model.get_submodule(names[id(layer.experts)].rpartition(".")[0])
+    kept: dict[str, Any] = {}
+
+    def run(silent: bool) -> torch.Tensor:
+        hooks = [
+            layer.router.register_forward_hook(lambda _m, _i, out: kept.update(router=out)),
+            layer.experts.register_forward_hook(experts),
+            block.register_forward_hook(lambda _m, _i, out: kept.update(block=out)),
+        ]
+        if routed_sum:
+            after = block.get_submodule(routed_sum)
+            hooks[-1].remove()
+            hooks[-1] = after.register_forward_pre_hook(lambda _m, x: kept.update(block=x))
+        kept["silent"] = silent
+        model(input_ids=torch.tensor([ids]), use_cache=False)
+        for hook in hooks:
+            hook.remove()
+        out = kept["block"]
+        out = out[0] if isinstance(out, tuple) else out
+        return out.reshape(len(ids), -1)
+
+    def experts(_module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
+        kept["input"] = inputs[0]
+        return torch.zeros_like(output) if kept["silent"] else None
+
+    added_TH = run(silent=False) - run(silent=True)
+    if len(kept["router"]) == 2:  # Llama 4: dense scores of all experts, which scale what goes in
+        scores_TE, logits_TE = kept["router"]
+        weights_TK, ids_TK = scores_TE.topk(layer.router.top_k, dim=1)
+        outputs_TEH = kept["input"].new_zeros(layer.num_experts, len(ids), added_TH.shape[1])
+        outputs_TEH = layer.experts(kept["input"]).reshape(outputs_TEH.shape).transpose(0, 1)
+    else:
+        logits_TE, weights_TK, ids_TK = kept["router"]
+        x_TH = kept["input"].reshape(len(ids), -1)
+        one_T1 = torch.ones(len(ids), 1)
+        outputs_TEH = torch.stack(
+            [
+                layer.experts(x_TH, torch.full((len(ids), 1), expert), one_T1)
+                for expert in range(layer.num_experts)
+            ],
+            dim=1,
+        )
+    ids_TK = ids_TK.reshape(len(ids), -1)
+    outputs_TKH = outputs_TEH[torch.arange(len(ids))[:, None], ids_TK]
+    return Watched(
+        logits_TE=logits_TE.reshape(len(ids), -1).double(),
+        ids_TK=ids_TK,
+        weights_TK=weights_TK.reshape(len(ids), -1).double(),
+        outputs_TKH=outputs_TKH.double(),
+        added_TH=added_TH.double(),
+    )
+
+
+def block_scale(watched: Watched, *, on_input: bool) -> float:
+    """The factor between the weighted sum of the experts' outputs and what the block adds."""
+    weights_TK1 = 1.0 if on_input else watched.weights_TK[:, :, None]
+    sum_TH = (weights_TK1 * watched.outputs_TKH).sum(dim=1)
+    assert sum_TH.abs().max() > 1e-3
+    scale = float((watched.added_TH * sum_TH).sum() / sum_TH.square().sum())
+    torch.testing.assert_close(watched.added_TH, scale * sum_TH, rtol=1e-3, atol=1e-5)
+    return scale
+
+
+def slow_sums(
+    texts: list[list[Watched]], *, gating: str, num_experts: int, on_input: bool
+) -> dict[str, NDArray[Any]]:
+    """Every field of a domain's stats, by the definitions in words."""
+    layers = len(texts[0])
+    wide = (FOLDS, layers, num_experts)
+    per_expert = "count prob_sum gate_sum norm_sum norm_sq_sum gate_norm_sum gate_norm_sq_sum"
+    per_expert += " prob_norm_sum norm_max rank_prob_sum"
+    sums = {name: np.zeros(wide) for name in per_expert.split()}
+    sums |= {name: np.zeros(wide[:2]) for name in ("tokens", "entropy_sum", "entropy_sq_sum")}
+    for number, text in enumerate(texts):
+        for row, watched in enumerate(text):
+            at = (number % FOLDS, row)
+            gates_TK = (watched.weights_TK * block_scale(watched, on_input=on_input)).numpy()
+            norms_TK = watched.outputs_TKH.norm(dim=-1).numpy()
+            probs_TE = probabilities_of(watched.logits_TE.numpy(), gating=gating)
+            entropy_T = -(probs_TE * np.log2(probs_TE)).sum(axis=1)
+            sums["tokens"][at] += len(probs_TE)
+            sums["entropy_sum"][at] += entropy_T.sum()
+            sums["entropy_sq_sum"][at] += (entropy_T**2).sum()
+            sums["prob_sum"][at] += probs_TE.sum(axis=0)
+            sums["rank_prob_sum"][at] += np.sort(probs_TE, axis=1)[:, ::-1].sum(axis=0)
+            for token, ids in enumerate(watched.ids_TK.tolist()):
+                for place, expert in enumerate(ids):
+                    gate, norm = gates_TK[token, place], norms_TK[token, place]
+                    weighted = norm if on_input else gate * norm
+                    where = (*at, expert)
+                    sums["count"][where] += 1
+                    sums["gate_sum"][where] += gate
+                    sums["norm_sum"][where] += norm
+                    sums["norm_sq_sum"][where] += norm**2
+                    sums["gate_norm_sum"][where] += weighted
+                    sums["gate_norm_sq_sum"][where] += weighted**2
+                    sums["prob_norm_sum"][where] += probs_TE[token, expert] * norm
+                    sums["norm_max"][where] = max(sums["norm_max"][where], norm)
+    return sums
+
+
+def selection_bias(model: Any, layout: MoeLayout) -> list[NDArray[Any] | None]:
+    """Per MoE layer the (E,) bias that its router adds to choose, or None."""
+    found: list[NDArray[Any] | None] = []
+    names = {id(module): name for name, module in model.named_modules()}
+    for layer in moe_layers(model, layout):
+        block = model.get_submodule(names[id(layer.experts)].rpartition(".")[0])
+        tensors = dict([*block.named_parameters(), *block.named_buffers()])
+        biases = [tensor for name, tensor in tensors.items() if _BIAS.search(name)]
+        assert len(biases) <= 1, sorted(tensors)
+        found.append(biases[0].detach().reshape(-1).double().numpy() if biases else None)
+    return found
