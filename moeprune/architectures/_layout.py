@@ -14,8 +14,6 @@ from typing import Any
 from moeprune.architectures._config import (
     StatedExperts,
     extra_rows_of,
-    gate_scale_of,
-    gating_of,
     groups_of,
     quant_method_of,
     stated_experts,
@@ -23,6 +21,7 @@ from moeprune.architectures._config import (
 )
 from moeprune.architectures._experts import ExpertSet, expert_sets, share
 from moeprune.architectures._families import load_family
+from moeprune.architectures._gating import gate_scale_of, gating_of
 from moeprune.architectures._leftover import refuse_leftovers
 from moeprune.architectures._match import LayerPath, is_routed, layer_path
 from moeprune.architectures._router import router_tensors

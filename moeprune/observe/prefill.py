@@ -66,7 +66,10 @@ def prefill(
     layers = moe_layers(model, layout)
     _check_vocabulary(model, corpus)
     sums = FoldedSums(
-        layer_ids=layout.layer_ids, num_experts=layout.num_experts, gating=layout.gating
+        layer_ids=layout.layer_ids,
+        num_experts=layout.num_experts,
+        gating=layout.gating,
+        gate_scale=layout.gate_scale,
     )
     decoder = decoder_of(model)
     observer = plugins.load(observers, layout.observer)

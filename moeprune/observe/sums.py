@@ -56,11 +56,19 @@ class FoldedSums:
             padding. Observers measure these alone.
     """
 
-    def __init__(self, *, layer_ids: Sequence[int], num_experts: Sequence[int], gating: str):
+    def __init__(
+        self,
+        *,
+        layer_ids: Sequence[int],
+        num_experts: Sequence[int],
+        gating: str,
+        gate_scale: float = 1.0,
+    ):
         self.live_T: Tensor | None = None
         self._layer_ids = tuple(layer_ids)
         self._num_experts = tuple(num_experts)
         self._gating = gating
+        self._gate_scale = gate_scale
         shape = {"L": len(layer_ids), "E": max(num_experts)}
         self._arrays: dict[str, NDArray[Any]] = {
             name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
@@ -104,9 +112,9 @@ class FoldedSums:
             row: the MoE layer.
             logits_TE: of the router.
             ids_TK: int64 experts chosen.
-            gates_TK: gate weights.
+            gates_TK: gate weights before the block's own scale.
             norms_TK: ‖f_e‖₂ of each chosen expert's output.
-            gate_norms_TK: g·‖f_e‖₂, where it is not the product of the two above.
+            gate_norms_TK: g·‖f_e‖₂, where it is not the product of gate weight and norm.
         """
         experts = self._num_experts[row]
         if logits_TE.shape != (ids_TK.shape[0], experts):
@@ -117,7 +125,7 @@ class FoldedSums:
         probs_TE = router_probabilities(logits_TE, gating=self._gating)
         prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
         self._add_routers(row, probs_TE)
-        gate = gates_TK.cpu().double().reshape(-1)
+        gate = gates_TK.cpu().double().reshape(-1) * self._gate_scale
         norm = norms_TK.cpu().double().reshape(-1)
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
         top_k = ids_TK.shape[1]

@@ -26,6 +26,12 @@ def test_family_file(name: str) -> None:
     for module in (family.experts, family.router):
         assert module and not module.startswith(".") and "layers" not in module
     assert family.groups or not family.groups_when
+    if family.scale is None:
+        assert not family.scale_values and not family.scale_unless
+    else:  # a config that leaves the keys out must give a number too
+        default = family.defaults[family.scale]
+        assert family.scale_values.get(default, default) > 0
+        assert family.scale_unless.keys() <= family.defaults.keys()
 
 
 def test_recipes_are_the_modules_of_the_folder() -> None:

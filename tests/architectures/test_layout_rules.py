@@ -181,6 +181,38 @@ def test_defaults_of_the_family_fill_what_config_leaves_out() -> None:
     assert (layout.num_groups, layout.top_groups) == (1, 1)
 
 
+def test_the_gating_that_config_states_wins_where_the_family_has_several() -> None:
+    def gating(**changes: Any) -> str:
+        config = qwen(model_type="cohere2_moe", **changes)
+        return layout_of(config, three_layers()).gating
+
+    assert gating() == "softmax"
+    assert gating(expert_selection_fn=None) == "softmax"
+    assert gating(expert_selection_fn="sigmoid") == "sigmoid"
+    with pytest.raises(UnsupportedModelError, match=r"'topk' \(expert_selection_fn\).*sigmoid"):
+        gating(expert_selection_fn="topk")
+
+
+def test_the_factor_of_a_block_is_read_from_config() -> None:
+    def scale(model_type: str, **changes: Any) -> float:
+        return layout_of(qwen(model_type=model_type, **changes), three_layers()).gate_scale
+
+    assert scale("qwen2_moe", routed_scaling_factor=7.0) == 1.0
+    assert scale("minimax_m3_vl_text") == 2.0
+    assert scale("minimax_m3_vl_text", routed_scaling_factor=3) == 3.0
+    assert scale("cohere2_moe") == 1.0  # no shared expert: nothing to average with
+    assert scale("cohere2_moe", num_shared_experts=2) == 0.5
+    how = {"num_shared_experts": 2, "shared_expert_combination_strategy": "sum"}
+    assert scale("cohere2_moe", **how) == 1.0
+
+
+@pytest.mark.parametrize("value", [None, 0, -1.0, float("nan"), float("inf"), True, "x", [2.0]])
+def test_a_factor_that_is_no_positive_number_is_refused(value: Any) -> None:
+    config = qwen(model_type="laguna", moe_routed_scaling_factor=value)
+    with pytest.raises(CheckpointError, match=r"moe_routed_scaling_factor cannot be"):
+        layout_of(config, three_layers())
+
+
 def test_group_limit_only_where_the_family_applies_it() -> None:
     groups = {"n_group": 3, "topk_group": 2}
     assert layout_of(qwen(**groups), three_layers()).num_groups == 1
