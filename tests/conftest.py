@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -42,3 +44,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
         return made[family]
 
     return get
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how many families of the list passed every test of ``tests/families`` that ran.
+
+    Here and not there: with several workers, the process that prints reads this file alone.
+    """
+    good, bad = set(), set()
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for key, value in getattr(report, "user_properties", ()):
+                if key == "family":
+                    (good if outcome == "passed" else bad).add(value)
+    if good or bad:
+        facts = Path(__file__).parent / "architectures" / "facts.json"
+        listed = {fact["entry"] for fact in json.loads(facts.read_text(encoding="utf-8"))}
+        failed = f", failed: {', '.join(sorted(bad))}" if bad else ""
+        terminalreporter.write_line(f"families: {len(good - bad)}/{len(listed)}{failed}")

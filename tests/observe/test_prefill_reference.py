@@ -103,7 +103,7 @@ def test_batches_padding_side_and_shards_do_not_change_the_sums(family: str, tin
                 assert (found[name] == want).all(), (how, name)
             else:
                 np.testing.assert_allclose(
-                    found[name], want, rtol=1e-5 if shifted else 1e-6, err_msg=f"{how} {name}"
+                    found[name], want, rtol=5e-5 if shifted else 1e-6, err_msg=f"{how} {name}"
                 )
 
 
