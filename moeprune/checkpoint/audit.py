@@ -6,6 +6,7 @@ each stored tensor must hold, so that a mistake there does not hide itself here.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import BinaryIO
 from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
+from moeprune.errors import CheckpointError
 
 _CHUNK = 8 << 20
 _EXPERT_NUMBER = re.compile(r"(?<=\bexperts\.)(\d+)(?=\.)")
@@ -111,7 +113,7 @@ def _target_name(name: str, rule: ExpertTensor | None, ids: Sequence[int]) -> st
         return name
     new = str(list(ids).index(rule.expert))
     return _EXPERT_NUMBER.sub(
-        lambda match: new if int(match[1]) == rule.expert else match[1], name, count=1
+        lambda match: new if match[1] == str(rule.expert) else match[1], name, count=1
     )
 
 
@@ -148,6 +150,8 @@ def _compare(
 def _row_ranges(entry: TensorEntry, *, axis: int, kept: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Byte ranges of the kept positions on ``axis``, in the order of the sliced tensor."""
     shape = entry.info.shape
+    if not entry.info.nbytes:
+        return
     outer = math.prod(shape[:axis])
     step = entry.info.nbytes // outer
     row = step // shape[axis]
@@ -158,18 +162,39 @@ def _row_ranges(entry: TensorEntry, *, axis: int, kept: Sequence[int]) -> Iterat
 
 
 class _Shards:
-    """Reads byte ranges of a checkpoint's shards; each file is opened once."""
+    """Reads byte ranges of a checkpoint's shards; one file is open at a time.
+
+    Tensors come in the order of the disk, so a file is opened about once; a large model has more
+    shards than some systems let a process open.
+    """
 
     def __init__(self, index: CheckpointIndex, stack: ExitStack) -> None:
-        self._files: dict[str, BinaryIO] = {
-            name: stack.enter_context((index.path / name).open("rb", buffering=0))
-            for name in index.files
-        }
+        self._path = index.path
+        self._name = ""
+        self._handle: BinaryIO | None = None
+        stack.callback(self._close)
 
     def read(self, file: str, start: int, size: int) -> bytes:
-        handle = self._files[file]
-        handle.seek(start)
-        return handle.read(size)
+        """Up to ``size`` bytes from ``start`` of a shard.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        try:
+            if self._handle is None or self._name != file:
+                self._close()
+                self._handle, self._name = (self._path / file).open("rb"), file
+            self._handle.seek(start)
+            return self._handle.read(size)
+        except OSError as problem:
+            raise CheckpointError(
+                f"{self._path / file} cannot be read: {problem.strerror or problem}."
+            ) from problem
+
+    def _close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
 
 
 def config_differences(
@@ -181,5 +206,6 @@ def config_differences(
         here = (*path, key)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
             yield from config_differences(mine, theirs, path=here)
-        elif mine != theirs or type(mine) is not type(theirs):
+        elif json.dumps(mine, sort_keys=True) != json.dumps(theirs, sort_keys=True):
+            # As texts: True is not 1, 1.0 is not 1, and NaN is the NaN of the source.
             yield here, mine, theirs

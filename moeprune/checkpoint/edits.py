@@ -146,7 +146,7 @@ def _edit(
 
 
 def _renumbered(name: str, rule: ExpertTensor, number: int) -> str:
-    found = [match for match in _EXPERT_NUMBER.finditer(name) if int(match[1]) == rule.expert]
+    found = [match for match in _EXPERT_NUMBER.finditer(name) if match[1] == str(rule.expert)]
     if len(found) != 1:
         raise UnsupportedModelError(
             f"tensor {name!r}: cannot tell which number in its name is expert {rule.expert}."

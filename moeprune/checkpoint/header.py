@@ -46,6 +46,7 @@ DTYPE_BITS = {
 _LENGTH_BYTES = 8
 _LFS_POINTER = b"version https://"
 _MAX_HEADER = 100_000_000  # the limit of the safetensors library
+_MAX_DIMENSIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,8 @@ def _entry(path: Path, name: str, item: Any, data_start: int) -> TensorEntry:
             "Convert the checkpoint to a type of safetensors 0.8."
         )
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-        raise _broken(path, f"tensor {name!r} has shape {shape!r} and data_offsets {offsets!r}")
+        stated = f"shape {str(shape)[:99]} and data_offsets {str(offsets)[:99]}"
+        raise _broken(path, f"tensor {name!r} has {stated}")
     start, end = offsets
     try:
         expected = nbytes_of(dtype, tuple(shape))
@@ -168,7 +170,12 @@ def _entry(path: Path, name: str, item: Any, data_start: int) -> TensorEntry:
 
 
 def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    """A list that could be a shape or offsets: the format's numbers are unsigned 64-bit."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MAX_DIMENSIONS
+        and all(type(item) is int and 0 <= item < 2**64 for item in value)
+    )
 
 
 def _check_tiling(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = ["INDEX_FILE", "SINGLE_FILE", "CheckpointIndex", "TensorEntry", "finge
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+_MAX_NAME = 255  # bytes: a longer name is none on any file system
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt")
 
 
@@ -93,8 +95,8 @@ class CheckpointIndex:
             metadata[file] = header.metadata
         if weight_map is not None:
             _check_weight_map(path, weight_map, entries)
-        if not entries:
-            raise CheckpointError(f"{path}: its safetensors files hold no tensor.")
+        if not any(entry.info.nbytes for entry in entries.values()):
+            raise CheckpointError(f"{path}: its safetensors files hold no tensor with a value.")
         return cls(
             path=path,
             config=config,
@@ -169,6 +171,7 @@ def _read_weight_map(path: Path) -> tuple[dict[str, str], dict[str, Json]]:
             or not file.endswith(".safetensors")
             or "\0" in file
             or len(Path(file).parts) != 1
+            or len(os.fsencode(file)) > _MAX_NAME
             or "\\" in file
         ):
             raise CheckpointError(
@@ -199,7 +202,10 @@ def _check_weight_map(
 
 
 def _no_weights(path: Path) -> str:
-    names = sorted(item.name for item in path.iterdir())
+    try:
+        names = sorted(item.name for item in path.iterdir())
+    except OSError as problem:
+        return f"{path} cannot be listed: {problem.strerror or problem}."
     shards = [name for name in names if name.endswith(".safetensors")]
     if shards:
         return (

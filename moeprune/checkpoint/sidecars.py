@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprune.checkpoint.index import OTHER_WEIGHTS, CheckpointIndex
+from moeprune.checkpoint.staging import MARKER
 from moeprune.errors import CheckpointError
 
 _SHARD_INDEX = ".safetensors.index.json"
@@ -40,7 +41,7 @@ def sidecars_of(index: CheckpointIndex, *, replaced: Iterable[str]) -> Sidecars:
     Raises:
         CheckpointError: a folder of the source cannot be read.
     """
-    own = {*replaced, *index.files, index.index_file}
+    own = {*replaced, *index.files, index.index_file, MARKER}
     copied: list[str] = []
     left: list[str] = []
     try:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from moeprune.errors import OutputError
 
-_MARKER = ".moeprune-partial"
+MARKER = ".moeprune-partial"  # in every unfinished folder, locked while its process lives
 _NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -63,30 +63,30 @@ def staged_folder(output: Path, *, needed: int) -> Iterator[Path]:
     free = 0
     try:
         free = shutil.disk_usage(output.parent).free
-        _remove_leftover(partial)
-        free = shutil.disk_usage(output.parent).free
-        if free < needed:
-            raise OutputError(_too_small(output, needed, free))
-        partial.mkdir()
+        marker = _claimed(partial, output)
     except OSError as problem:
-        raise OutputError(f"cannot write {output}: {problem.strerror or problem}.") from problem
+        raise OutputError(_reason(problem, output, needed, free)) from problem
+    # From here on the folder is ours, and ours to remove.
     try:
-        with (partial / _MARKER).open("wb") as marker:
-            _lock(marker, output)
+        with marker:
+            _clear(partial)
+            free = shutil.disk_usage(output.parent).free
+            if free < needed:
+                raise OutputError(_too_small(output, needed, free))
             yield partial
             if sys.platform == "win32":
                 marker.close()  # an open file cannot be removed there
-            (partial / _MARKER).unlink()
             for folder, _, _ in os.walk(partial):
                 sync_folder(Path(folder))
             partial.rename(output)
+            # Not before: without a marker, a second export could take the folder for its own.
+            (output / MARKER).unlink()
+        sync_folder(output)
         sync_folder(output.parent)
     except BaseException as problem:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(problem, OSError):
-            full = problem.errno in _NO_SPACE
-            reason = f"cannot write {output}: {problem.strerror or problem}."
-            raise OutputError(_too_small(output, needed, free) if full else reason) from problem
+            raise OutputError(_reason(problem, output, needed, free)) from problem
         raise
 
 
@@ -105,26 +105,53 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
+def _reason(problem: OSError, output: Path, needed: int, free: int) -> str:
+    if problem.errno in _NO_SPACE:
+        return _too_small(output, needed, free)
+    return f"cannot write {output}: {problem.strerror or problem}."
+
+
 def _too_small(output: Path, needed: int, free: int) -> str:
     return (
         f"cannot write {output}: it needs {needed:,} bytes, the disk of {output.parent} had "
-        f"{free:,} free. Free some space, or name a folder on another disk."
+        f"{free:,} free{' but no room for more files' if free >= needed else ''}. "
+        "Free some space, or name a folder on another disk."
     )
 
 
-def _remove_leftover(partial: Path) -> None:
-    if not os.path.lexists(partial):
-        return
+def _claimed(partial: Path, output: Path) -> BinaryIO:
+    """Make ``partial``, or take over what a dead export left; returns its locked marker.
+
+    Two exports may come here at once: whoever locks the marker owns the folder, the other leaves it
+    alone.
+    """
+    with contextlib.suppress(FileExistsError):
+        partial.mkdir()
+    path = partial / MARKER
     ours = partial.is_dir() and not partial.is_symlink()
-    marker = partial / _MARKER
-    if not ours or (any(partial.iterdir()) and not marker.is_file()):
+    if not ours or (any(partial.iterdir()) and not path.is_file()):
         raise OutputError(
             f"{partial} exists and is not what an interrupted export leaves. Move it away."
         )
-    if marker.is_file():
-        with marker.open("rb") as file:
-            _lock(file, partial)
-    shutil.rmtree(partial)
+    marker = path.open("ab")
+    try:
+        _lock(marker, output)
+        # Its last owner may have finished, and renamed the folder, between our two steps.
+        if not path.is_file() or not os.path.samestat(path.stat(), os.fstat(marker.fileno())):
+            raise OutputError(_busy(output))
+    except BaseException:
+        marker.close()
+        raise
+    return marker
+
+
+def _clear(partial: Path) -> None:
+    """Remove what a dead export left, except the marker that is ours now."""
+    for item in partial.iterdir():
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        elif item.name != MARKER:
+            item.unlink()
 
 
 def _lock(marker: BinaryIO, output: Path) -> None:
@@ -136,6 +163,10 @@ def _lock(marker: BinaryIO, output: Path) -> None:
     try:
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OutputError(f"another export is writing {output}. Wait for it, or stop it.") from None
+        raise OutputError(_busy(output)) from None
     except OSError:
         return  # a file system without locks: the leftover is taken for dead
+
+
+def _busy(output: Path) -> str:
+    return f"another export is writing {output}. Wait for it, or stop it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ def parse_shard(text: str) -> tuple[int, int]:
         UsageError: not of that form, or the index is outside.
     """
     index, slash, of = text.partition("/")
-    if slash and index.isdecimal() and of.isdecimal() and int(index) < int(of):
+    if slash and re.fullmatch("[0-9]{1,9}/[0-9]{1,9}", text) and int(index) < int(of):
         return int(index), int(of)
     raise UsageError(f"--shard {text!r} is not I/N with 0 <= I < N, e.g. 0/4.")
 

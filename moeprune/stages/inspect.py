@@ -163,7 +163,7 @@ def _layer(name: str) -> tuple[str, int] | None:
     """(stack of layers, number in it) of a tensor name; None outside of layers."""
     parts = name.split(".")
     for index, part in enumerate(parts):
-        if part.isascii() and part.isdecimal():
+        if part.isascii() and part.isdecimal() and len(part) < 10:
             return ".".join(parts[:index]), int(part)
     return None
 

@@ -67,6 +67,7 @@ def map_to(file: object) -> dict[str, object]:
     return {"weight_map": {"a": ONE, "b": TWO, "c": file}}
 
 
+EMPTY = {ONE: ["a"], TWO: ["b", "c"]}
 BROKEN = {
     "no config": (lambda p: remove(p, "config.json"), "no config.json"),
     "config not JSON": (lambda p: (p / "config.json").write_text("{"), "config.json is not JSON"),
@@ -94,6 +95,17 @@ BROKEN = {
     "backslash": (lambda p: set_index(p, map_to("..\\x.safetensors")), "not the name of"),
     "not a text": (lambda p: set_index(p, map_to(3)), "not the name of"),
     "a zero byte": (lambda p: set_index(p, map_to("x\0.safetensors")), "not the name of"),
+    "a name too long": (lambda p: set_index(p, map_to("x" * 300 + ".safetensors")), "not the name"),
+    "bottomless": (lambda p: set_index(p, '{"a":' * 100_000), "nested too deeply"),
+    "a number of 5,000 digits": (lambda p: set_index(p, "1" * 5000), "digits"),
+    "a key twice": (
+        lambda p: set_index(p, '{"weight_map": {}, "weight_map": {}}'),
+        "'weight_map' occurs twice",
+    ),
+    "no value": (
+        lambda p: [write(p / f, [(n, "U8", [0], b"") for n in t]) for f, t in EMPTY.items()],
+        "no tensor with a value",
+    ),
     "not safetensors": (lambda p: set_index(p, map_to("x.bin")), "not the name of"),
     "two sets": (lambda p: write(p / "model.safetensors", [A]), "two sets of weights"),
 }

@@ -149,3 +149,61 @@ def test_a_model_at_the_partial_name_is_not_removed(tmp_path: Path) -> None:
     for model in (source, source / "deep"):
         with pytest.raises(OutputError, match="is inside"):
             check_output(tmp_path / "out", source=model)
+
+
+def test_many_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
+    """Whoever loses the race gets one line, and neither removes nor mixes into the winner's."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from moeprune.checkpoint.staging import check_output, staged_folder\n"
+        "from moeprune.errors import OutputError\n"
+        "name, out, source = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for number in range(200):\n"
+        "    target = out / str(number)\n"
+        "    try:\n"
+        "        check_output(target, source=source)\n"
+        "        with staged_folder(target, needed=1) as folder:\n"
+        "            for part in range(3): (folder / f'{name}{part}').write_text(name)\n"
+        "        print(number, flush=True)\n"
+        "    except OutputError: pass\n"
+    )
+    (tmp_path / "source").mkdir()
+    (tmp_path / "outs").mkdir()
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, name, str(tmp_path / "outs"), str(tmp_path / "source")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abc"
+    ]
+    for run in runs:
+        assert run.stdout is not None and run.stdout.readline() == "ready\n"
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    won = {name: run.communicate()[0].split() for name, run in zip("abc", runs, strict=True)}
+    assert [run.returncode for run in runs] == [0, 0, 0]
+    numbers = [number for wins in won.values() for number in wins]
+    assert sorted(numbers, key=int) == sorted(set(numbers), key=int)
+    for name, wins in won.items():
+        for number in wins:
+            files = sorted(path.name for path in (tmp_path / "outs" / number).iterdir())
+            assert files == [f"{name}{part}" for part in range(3)]
+    left = {path.name for path in (tmp_path / "outs").iterdir()}
+    assert left == set(numbers)
+
+
+def test_no_room_for_more_files_is_not_called_too_few_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000))
+    with (
+        pytest.raises(OutputError, match="no room for more files"),
+        staged_folder(tmp_path / "out", needed=10),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []

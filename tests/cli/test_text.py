@@ -17,7 +17,9 @@ def test_shard(text: str, value: tuple[int, int]) -> None:
     assert parse_shard(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "1", "1/1", "2/1", "-1/2", "a/b", "0/0", "1/2/3", "1.0/2"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1/1", "2/1", "-1/2", "a/b", "0/0", "1/2/3", "1.0/2", "0/" + "9" * 5000]
+)
 def test_bad_shard(text: str) -> None:
     with pytest.raises(UsageError, match="--shard"):
         parse_shard(text)
