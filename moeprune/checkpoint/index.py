@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +170,7 @@ def _read_weight_map(path: Path) -> tuple[dict[str, str], dict[str, Json]]:
             or not file.endswith(".safetensors")
             or "\0" in file
             or len(Path(file).parts) != 1
-            or len(os.fsencode(file)) > _MAX_NAME
+            or len(file.encode("utf-8", "surrogatepass")) > _MAX_NAME
             or "\\" in file
         ):
             raise CheckpointError(

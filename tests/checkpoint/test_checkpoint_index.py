@@ -96,6 +96,7 @@ BROKEN = {
     "not a text": (lambda p: set_index(p, map_to(3)), "not the name of"),
     "a zero byte": (lambda p: set_index(p, map_to("x\0.safetensors")), "not the name of"),
     "a name too long": (lambda p: set_index(p, map_to("x" * 300 + ".safetensors")), "not the name"),
+    "not UTF-8": (lambda p: set_index(p, map_to("\ud800.safetensors")), "is missing"),
     "bottomless": (lambda p: set_index(p, '{"a":' * 100_000), "nested too deeply"),
     "a number of 5,000 digits": (lambda p: set_index(p, "1" * 5000), "digits"),
     "a key twice": (
