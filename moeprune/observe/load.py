@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from moeprune.errors import CheckpointError, UsageError
 from moeprune.observe.layers import ELSEWHERE
+from moeprune.observe.quantised import (
+    check_scales_used,
+    dequantising,
+    is_activation_scale,
+    one_dtype,
+)
 from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.tokenizer import load_tokenizer
 from moeprune.plugins import known
@@ -47,9 +54,12 @@ def load_causal_lm(
 
     Raises:
         CheckpointError: it cannot be loaded, or a weight is missing, of another shape, or an expert
-            tensor has no place in the model.
+            tensor or a scale has no place in the model.
+        UnsupportedModelError: transformers cannot make plain numbers of the stored format.
         UsageError: unknown dtype or device.
     """
+    from transformers import AutoConfig
+
     check_dtype(dtype)
     place = check_device(device)
     with (
@@ -60,32 +70,43 @@ def load_causal_lm(
             error=CheckpointError,
         ),
     ):
-        model, report = _auto_class(path, trust_remote_code).from_pretrained(
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        plain = dequantising(config)
+        model, report = _auto_class(config).from_pretrained(
             path,
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
             **({"device_map": "auto"} if place is None else {}),
+            **plain,
         )
         _check_complete(path, model, report)
+        if plain:
+            one_dtype(model)
+        if type(model).forward is nn.Module.forward:
+            # A model that also speaks has no forward pass of its own: its thinker is what reads.
+            model = getattr(model, "thinker", model)
         if place is not None:
             model = model.to(place)
     return model.eval()
 
 
-def _auto_class(path: Path, trust_remote_code: bool) -> Any:
-    """The causal language model of the family, or the image-text model that holds it."""
+def _auto_class(config: Any) -> Any:
+    """The causal language model of the family, or the multimodal model that holds it."""
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
-        AutoConfig,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         AutoModelForCausalLM,
         AutoModelForImageTextToText,
+        AutoModelForMultimodalLM,
     )
 
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     causal = own or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
+    if causal:
+        return AutoModelForCausalLM
+    pictures = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if pictures else AutoModelForMultimodalLM
 
 
 def check_dtype(dtype: str) -> str:
@@ -149,11 +170,16 @@ def _check_complete(path: Path, model: Any, report: Mapping[str, Any]) -> None:
                 "Get the complete checkpoint."
             )
     depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    inside: list[str] = []
     for key in sorted(report["unexpected_keys"]):
         layer = re.search(r"\blayers\.(\d+)\.", key)
         # Next-token-prediction layers stand behind the last layer and are never run.
         extra = layer is not None and depth is not None and int(layer[1]) >= depth
-        if "expert" in key and not extra and not ELSEWHERE.search(key):
+        if not extra and not ELSEWHERE.search(key) and not is_activation_scale(key):
+            inside.append(key)
+    check_scales_used(path, inside)
+    for key in inside:
+        if "expert" in key:
             raise CheckpointError(
                 f"{path}: transformers has no place for {key} and would run without it. The stored "
                 "format is not one that it can load."

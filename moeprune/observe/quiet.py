@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 
 from moeprune.errors import MoePruneError
@@ -17,7 +18,10 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            # It says that the checkpoint's quantisation settings win, as they should.
+            warnings.filterwarnings("ignore", message="You passed `quantization_config`")
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -55,6 +55,10 @@ def not_loaded(
             return f"transformers {_UNREAD[last]} ({name})"
         if last == "weight" and tensors[name].dtype == "I8":
             return f"transformers does not load INT8 experts that are not packed ({name})"
+    packed = any(name.endswith(".weight_packed") for name in experts)
+    plain = next((name for name in experts if name.endswith(".weight")), None)
+    if packed and plain is not None:
+        return f"transformers does not load packed experts where some are not packed ({plain})"
     return _several_schemes(settings, tensors, experts)
 
 

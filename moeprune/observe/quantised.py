@@ -1,0 +1,87 @@
+"""Load a quantised checkpoint as plain numbers, or not at all.
+
+transformers has its own reader for each stored format. Some of them keep the packed numbers on a
+GPU, which an observer cannot read, and some leave a scale out and go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from moeprune.errors import CheckpointError, UnsupportedModelError
+
+# What the numbers of a weight depend on. Scales of activations and of caches are no part of it.
+_COMPANION = re.compile(
+    r"(?:[._](?:blocks|scales?|scale_inv|scale_2|global_scale|zero_point|g_idx|packed|shape|absmax)"
+    r"|\.(?:qweight|qzeros|qscale_weight|SCB)|\.weight\.[a-z_0-9.]+)$"
+)
+_ACTIVATION = re.compile(r"[._](?:input|activation|k|v|q|output|act)_(?:global_)?scale$")
+
+
+def dequantising(config: Any) -> dict[str, Any]:
+    """Arguments of ``from_pretrained`` that turn the checkpoint's weights into plain numbers.
+
+    Args:
+        config: the model's config as transformers reads it.
+
+    Raises:
+        UnsupportedModelError: transformers cannot turn this format back.
+    """
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        settings = getattr(config.get_text_config(), "quantization_config", None)
+    if settings is None:
+        return {}
+    from transformers import CompressedTensorsConfig, FineGrainedFP8Config, Mxfp4Config
+
+    method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
+    method = str(getattr(method, "value", method))
+    makers = {
+        "fp8": FineGrainedFP8Config,
+        "mxfp4": Mxfp4Config,
+        "compressed-tensors": CompressedTensorsConfig,
+    }
+    if method not in makers:
+        raise UnsupportedModelError(
+            f"the checkpoint is quantised by {method}, which transformers cannot turn back into "
+            "plain numbers. Run the unquantised checkpoint."
+        )
+    return {"quantization_config": makers[method](dequantize=True)}
+
+
+def one_dtype(model: Any) -> None:
+    """Give dequantised experts the number type that the model computes in.
+
+    Some readers leave the type of the scales. What is float32 by intent stays.
+    """
+    import torch
+
+    for name, weight in model.named_parameters():
+        if "experts" in name.split(".") and weight.dtype in (torch.bfloat16, torch.float16):
+            weight.data = weight.data.to(model.dtype)
+
+
+def is_activation_scale(name: str) -> bool:
+    """Whether a tensor scales activations or a cache, which no plain number depends on."""
+    return _ACTIVATION.search(name) is not None
+
+
+def check_scales_used(path: Path, unexpected: Iterable[str]) -> None:
+    """Check that transformers found a place for everything that a weight's numbers depend on.
+
+    Args:
+        path: the checkpoint, for the message.
+        unexpected: names of tensors that it had no use for.
+
+    Raises:
+        CheckpointError: one of them is a scale or the like.
+    """
+    for name in sorted(unexpected):
+        if _COMPANION.search(name):
+            raise CheckpointError(
+                f"{path}: transformers has no place for {name}, so the weight beside it would be "
+                "read without its scale. The stored format is not one that it can load."
+            )

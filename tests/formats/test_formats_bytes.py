@@ -1,0 +1,166 @@
+"""Every stored format as bytes: kept experts keep theirs, and settings name the right ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quantisers import ALL, OTHERS, quantised, weights
+
+import moeprune
+from moeprune.core.plan import PrunePlan
+from moeprune.errors import CheckpointError, UnsupportedModelError
+from moeprune.stages.export import export
+from moeprune.stages.identify import open_model
+from moeprune.stages.stored import check_runnable
+from moeprune.stages.verify import verify
+
+
+def hand_plan(model: Path) -> PrunePlan:
+    """Eight of twelve experts stay: others in each layer, the last one among them."""
+    facts = open_model(model).facts
+    keep = [
+        tuple(sorted({(5 * e + 3 * row) % (count - 1) for e in range(7)} | {count - 1}))
+        for row, count in enumerate(facts.num_experts)
+    ]
+    assert len({len(ids) for ids in keep}) == 1, keep
+    return PrunePlan(
+        model_name=facts.name,
+        model_fingerprint=facts.fingerprint,
+        model_type=facts.model_type,
+        top_k=facts.top_k,
+        num_groups=facts.num_groups,
+        top_groups=facts.top_groups,
+        layer_ids=facts.layer_ids,
+        num_experts=facts.num_experts,
+        keep=tuple(keep),
+    )
+
+
+def same(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
+        return False
+    return torch.equal(
+        mine.contiguous().flatten().view(torch.uint8),
+        theirs.contiguous().flatten().view(torch.uint8),
+    )
+
+
+def names_in(settings: Any) -> list[str]:
+    """All texts that name an expert, keys included, with patterns read as plain names."""
+    found: list[str] = []
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            found += [key, *names_in(value)]
+    elif isinstance(settings, list):
+        found = [name for item in settings for name in names_in(item)]
+    elif isinstance(settings, str):
+        found = [settings]
+    plain = [name.removeprefix("-:").replace("\\", "") for name in found]
+    return [name for name in plain if re.search(r"experts\.\d", name)]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_bytes_and_names(name: str, tmp_path: Path) -> None:
+    source, _ = quantised(tmp_path / "source", ALL[name])
+    plan = hand_plan(source)
+    out = export(source, plan=plan, output=tmp_path / "out")
+    report = verify(out, source=source)
+    assert report.ok, report.to_text()
+    kept = dict(zip(plan.layer_ids, plan.keep, strict=True))
+
+    def moved(text: str) -> str | None:
+        """A name with its expert's new number, by hand; None where the expert left."""
+        parts = text.split(".")
+        at = parts.index("experts") + 1
+        ids = kept[int(parts[parts.index("layers") + 1])]
+        if int(parts[at]) not in ids:
+            return None
+        return ".".join([*parts[:at], str(ids.index(int(parts[at]))), *parts[at + 1 :]])
+
+    full, small = weights(source), weights(out)
+    due = {}
+    for key, tensor in full.items():
+        if ".experts." in key:
+            target = moved(key)
+            if target is not None:
+                due[target] = tensor
+        elif key.endswith("mlp.gate.weight"):
+            due[key] = tensor[list(kept[int(key.split(".")[2])])]
+        else:
+            due[key] = tensor
+    assert due.keys() == small.keys()
+    wrong = [key for key in due if not same(due[key], small[key])]
+    assert not wrong, wrong[:5]
+
+    seen = 0
+    for file in ("config.json", "quantize_config.json", "hf_quant_config.json"):
+        if not (source / file).is_file():
+            continue
+        before = names_in(json.loads((source / file).read_text()))
+        after = names_in(json.loads((out / file).read_text()))
+        assert after == [new for text in before if (new := moved(text)) is not None], file
+        seen += len(after)
+    assert bool(seen) == (ALL[name].plain_layer is not None)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_running_them_here_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    form, reason = OTHERS[name]
+    source, _ = quantised(tmp_path / "source", form)
+    (tmp_path / "text.txt").write_text("A text.\n")
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
+        moeprune.calibrate(source, domains={"text": str(tmp_path / "text.txt")})
+    assert "\n" not in str(caught.value)
+    out = export(source, plan=hand_plan(source), output=tmp_path / "out")
+    with pytest.raises(UnsupportedModelError, match=reason):
+        verify(out, source=source, forward=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_lost_companion_is_found(name: str, tmp_path: Path) -> None:
+    """Without its scale a weight would be read as its codes."""
+    from safetensors.torch import save_file
+
+    source, _ = quantised(tmp_path / "source", ALL[name])
+    tensors = weights(source)
+    ends = ("scale", "scale_inv", "scales", "absmax")
+    for key in [key for key in tensors if ".experts." in key and key.endswith(ends)]:
+        if "nested" not in key and "global" not in key and "input" not in key:
+            del tensors[key]
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="without which its numbers mean nothing"):
+        export(source, plan=hand_plan(source), output=tmp_path / "out")
+    opened = open_model(source)
+    with pytest.raises(CheckpointError, match="without which its numbers mean nothing"):
+        check_runnable(opened.index, opened.layout)
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_lost_companion_is_found_by_name(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    source, _ = quantised(tmp_path / "source", ALL["fp8-blocks"])
+    tensors = weights(source)
+    del tensors["model.layers.2.mlp.experts.7.up_proj.weight_scale_inv"]
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"experts\.7 has no 'up_proj\.weight_scale_inv'"):
+        open_model(source)
+
+
+def test_states_of_uneven_length(tmp_path: Path) -> None:
+    """NF4 with double quantisation: experts differ by digits; the plan never promises too much."""
+    source, _ = quantised(tmp_path / "source", ALL["bitsandbytes-nf4"])
+    sizes = {t.numel() for key, t in weights(source).items() if "quant_state" in key}
+    assert len(sizes) > 1
+    facts, plan = open_model(source).facts, hand_plan(source)
+    freed = sum(len(ids) * size for ids, size in zip(plan.removed, facts.expert_bytes, strict=True))
+    out = export(source, plan=plan, output=tmp_path / "out")
+    stated = json.loads((out / "moeprune.json").read_text())["size"]
+    exact = sum(t.numel() * t.element_size() for t in weights(out).values())
+    assert stated["bytes_after"] == exact
+    assert 0 <= stated["bytes_before"] - freed - exact < 100 * sum(map(len, plan.removed))
