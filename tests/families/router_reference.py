@@ -56,9 +56,9 @@ def weights_by(
     logits_TE: Array, ids_TK: NDArray[np.int64], *, rule: dict[str, Any], gating: str
 ) -> Array:
     """(T, K) the weights of the chosen experts, from the router probabilities of all experts."""
-    if rule["weights"] == "sparsemixer":
-        return _sparsemixer(logits_TE, ids_TK)
     probs_TE = probabilities_of(logits_TE, gating=gating)
+    if rule["weights"] == "sparsemixer":
+        return _sparsemixer(logits_TE, probs_TE, ids_TK)
     weights_TK = np.take_along_axis(probs_TE, ids_TK, axis=1)
     if rule["weights"] == "normalised":
         weights_TK = weights_TK / weights_TK.sum(axis=1, keepdims=True)
@@ -68,7 +68,9 @@ def weights_by(
     return weights_TK * float(rule.get("scale", 1.0))
 
 
-def _sparsemixer(logits_TE: Array, ids_TK: NDArray[np.int64], *, jitter: float = 0.01) -> Array:
+def _sparsemixer(
+    logits_TE: Array, probs_TE: Array, ids_TK: NDArray[np.int64], *, jitter: float = 0.01
+) -> Array:
     """One expert after the other; each one's rivals are those within a relative margin of it."""
     weights_TK = np.zeros(ids_TK.shape)
     for token, ids in enumerate(ids_TK):
@@ -76,7 +78,6 @@ def _sparsemixer(logits_TE: Array, ids_TK: NDArray[np.int64], *, jitter: float =
         for place, expert in enumerate(ids):
             margin = (left[expert] - left) / np.maximum(np.abs(logits_TE[token]), left[expert])
             rivals = np.isfinite(left) & (margin <= 2 * jitter)
-            exp = np.exp(left[rivals] - left[expert])
-            weights_TK[token, place] = 1 / exp.sum()
+            weights_TK[token, place] = probs_TE[token, expert] / probs_TE[token, rivals].sum()
             left[expert] = -np.inf
     return weights_TK
