@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("script", ["docs/make_cli.py", "docs/make_families.py", "calibration/generate.py"])
+@pytest.mark.parametrize(
+    "script", ["docs/make_cli.py", "docs/make_families.py", "calibration/generate.py"]
+)
 def test_generated_files_are_up_to_date(script: str) -> None:
     done = subprocess.run([sys.executable, ROOT / script, "--check"], cwd=ROOT)
     assert done.returncode == 0, f"run: python {script}"
