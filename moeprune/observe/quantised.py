@@ -64,6 +64,26 @@ def one_dtype(model: Any) -> None:
             weight.data = weight.data.to(model.dtype)
 
 
+def expert_square(experts: Any, expert: int) -> float | None:
+    """Sum of the squares of one expert's weights (biases not), whatever their arrangement.
+
+    Args:
+        experts: the module of all experts: stacked weights, or a module an expert.
+        expert: its number.
+
+    Returns:
+        The sum, or None where the weights are not in memory.
+    """
+    import torch
+
+    found = [weight[expert] for weight in experts.parameters(recurse=False) if weight.ndim == 3]
+    if not found and str(expert) in experts._modules:
+        found = [weight for weight in experts._modules[str(expert)].parameters() if weight.ndim > 1]
+    if not found or any(weight.is_meta for weight in found):
+        return None
+    return sum(float(weight.detach().to(torch.float64).square().sum()) for weight in found)
+
+
 def is_activation_scale(name: str) -> bool:
     """Whether a tensor scales activations or a cache, which no plain number depends on."""
     return _ACTIVATION.search(name) is not None

@@ -20,6 +20,7 @@ from moeprune.quant._format import (
     stored_format,
 )
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
+from moeprune.quant._numbers import Raw, plain_weight
 from moeprune.quant._settings import (
     SETTINGS_FILES,
     check_renumberable,
@@ -32,6 +33,7 @@ from moeprune.quant._settings import (
 __all__ = [
     "SETTINGS_FILES",
     "ExpertNames",
+    "Raw",
     "Renaming",
     "StoredFormat",
     "check_companions",
@@ -41,6 +43,7 @@ __all__ = [
     "in_place",
     "places_in_config",
     "places_in_file",
+    "plain_weight",
     "settings_differences",
     "stored_format",
 ]

@@ -13,6 +13,7 @@ from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import OutputError, UsageError
 from moeprune.stages.identify import open_model
+from moeprune.stages.numbers import check_numbers
 from moeprune.stages.stored import check_runnable
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def calibrate(
         for name, source in sources.items()
     ]
     live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    check_numbers(opened.index, opened.layout, live)
     count = _Counter(corpora, on_progress)
     stats = CalibrationStats(
         model=opened.facts,

@@ -16,6 +16,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import CheckpointError, MoePruneError, UsageError
 from moeprune.stages.identify import open_model
+from moeprune.stages.numbers import check_numbers
 from moeprune.stages.stored import check_runnable, named_places, settings_problems
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def verify(
     if forward and not problems:
         on_progress(Progress("verify logits", 0, 0, "prompts"))
         logits = _compare_forward(
-            source_index.path,
+            source_index,
             out_index.path,
             layout=layout,
             plan=plan,
@@ -197,7 +198,7 @@ def _config_problems(
 
 
 def _compare_forward(
-    source: Path,
+    source: CheckpointIndex,
     out: Path,
     *,
     layout: MoeLayout,
@@ -214,11 +215,13 @@ def _compare_forward(
     def loaded(path: Path) -> Any:
         return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
 
-    full = loaded(source)
+    full = loaded(source.path)
+    check_numbers(source, layout, full)
     vocabulary = int(full.get_input_embeddings().num_embeddings)
     prompts: Sequence[Sequence[int]]
-    if (source / "tokenizer.json").is_file() or (source / "tokenizer_config.json").is_file():
-        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+    folder = source.path
+    if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file():
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
         prompts = [ids for text in PROMPTS if (ids := tokenizer(text)["input_ids"])]
     else:
         prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
