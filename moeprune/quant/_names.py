@@ -13,12 +13,14 @@ from functools import cached_property
 
 from moeprune.errors import UnsupportedModelError
 
-# Also in regular expressions, where the dot is written "\\.".
-NUMBERED_EXPERT = re.compile(r"\bexperts\\?\.\d")
+# Also in regular expressions, where the dot is written "\\." or "[.]".
+NUMBERED_EXPERT = re.compile(r"\bexperts(?:\\?\.|\[\.\])\(?\d")
 
 _LITERAL = re.compile(r"[\w.-]*")
 _EXPERT = re.compile(r"(?P<container>(?:.*\.)?experts)\.(?P<expert>\d+)(?P<rest>(?:\..*)?)")
-_NUMBER_IN_PATTERN = re.compile(r"(?<=experts\\\.)\d+(?=\\\.)|(?<=experts\.)\d+(?=\.)")
+_NUMBER_IN_PATTERN = re.compile(
+    r"(?<=experts\\\.)\d+(?=\\\.)|(?<=experts\[\.\])\d+(?=\[\.\])|(?<=experts\.)\d+(?=\.)"
+)
 _PREFIX = re.compile(r"re:|[+-]:|")
 _LEAVES = re.compile(
     r"\.(?:weight|qweight|qzeros|scales|g_idx|bias|scale|input_scale|SCB)(?:[._].*)?$"

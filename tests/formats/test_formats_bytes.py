@@ -164,3 +164,61 @@ def test_states_of_uneven_length(tmp_path: Path) -> None:
     exact = sum(t.numel() * t.element_size() for t in weights(out).values())
     assert stated["bytes_after"] == exact
     assert 0 <= stated["bytes_before"] - freed - exact < 100 * sum(map(len, plan.removed))
+
+
+@pytest.mark.parametrize("name", ["fp8-blocks", "gptq", "modelopt-fp8"])
+def test_verify_finds_wrong_names(name: str, tmp_path: Path) -> None:
+    source, _ = quantised(tmp_path / "source", ALL[name])
+    out = export(source, plan=hand_plan(source), output=tmp_path / "out")
+    for file in ("config.json", "quantize_config.json", "hf_quant_config.json"):
+        if not (out / file).is_file():
+            continue
+        good = (out / file).read_text()
+        assert "experts" in good
+        (out / file).write_text(re.sub(r"(experts\W{1,3})2\b", r"\g<1>9", good, count=1))
+        assert (out / file).read_text() != good
+        report = verify(out, source=source)
+        assert not report.ok and any(file in problem for problem in report.problems)
+        (out / file).write_text(good)
+    assert verify(out, source=source).ok
+
+
+def test_the_rest_of_the_settings_is_still_compared(tmp_path: Path) -> None:
+    source, _ = quantised(tmp_path / "source", ALL["gptq"])
+    out = export(source, plan=hand_plan(source), output=tmp_path / "out")
+    config = (out / "config.json").read_text()
+    (out / "config.json").write_text(config.replace('"group_size": 32', '"group_size": 64'))
+    report = verify(out, source=source)
+    assert not report.ok and "group_size" in report.problems[0]
+
+
+def test_config_text_changes_nowhere_else(tmp_path: Path) -> None:
+    source, _ = quantised(tmp_path / "source", ALL["fp8-blocks"])
+    text = (source / "config.json").read_text().replace('"fmt": "e4m3"', '"fmt" :\t"\\u00654m3"')
+    (source / "config.json").write_text(text)
+    out = export(source, plan=hand_plan(source), output=tmp_path / "out")
+    before, after = text.splitlines(), (out / "config.json").read_text().splitlines()
+    other = [line for line in before if "experts" not in line]
+    assert other == [line for line in after if "experts" not in line]
+    assert '"fmt" :\t"\\u00654m3"' in "".join(after)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"modules_to_not_convert": ["model.layers.0.mlp.experts.99"]}, "name an expert"),
+        ({"notes": {"model.layers.0.mlp.experts.1": 8}}, "does not know what it means"),
+        ({"modules_to_not_convert": "model.layers.0.mlp.experts.1"}, "does not know what it means"),
+        ({"quant_method": "tomorrow", "skip": [r"experts\.3"]}, "does not know what it means"),
+    ],
+)
+def test_names_that_cannot_be_told_are_refused(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    source, _ = quantised(tmp_path / "source", ALL["fp8-rows"])
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] |= settings
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        export(source, plan=hand_plan(source), output=tmp_path / "out")
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()

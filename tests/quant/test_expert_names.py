@@ -104,6 +104,7 @@ def test_a_name_is_renumbered_or_leaves() -> None:
 def test_a_pattern_keeps_its_form_where_it_can() -> None:
     change = renaming((0, 2, 5), (1, 2, 11))
     assert change(r"re:.*\.experts\.2\..*") == (r"re:.*\.experts\.1\..*",)
+    assert change("re:.*[.]experts[.]2[.]up_proj") == ("re:.*[.]experts[.]1[.]up_proj",)
     assert change(r"re:.*\.experts\.7\..*") == ()
     assert change(r"re:.*\.experts\..*") == (r"re:.*\.experts\..*",)
     listed = change(r"+:.*\.experts\.(2|5)\.up_proj")
