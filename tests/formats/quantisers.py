@@ -41,6 +41,24 @@ def fp8_rows_inv(weight: torch.Tensor) -> Stored:
     return fp8_blocks(weight, 1, weight.shape[1])
 
 
+def fp8_named_scale(weight: torch.Tensor) -> Stored:
+    """As DeepSeek V4 names it."""
+    stored, plain = fp8_blocks(weight)
+    return {"weight": stored["weight"], "scale": stored["weight_scale_inv"]}, plain
+
+
+def fp8_static(weight: torch.Tensor) -> Stored:
+    """One scale a tensor, and one for its activations."""
+    scale = weight.abs().max() / 448.0
+    codes = (weight / scale).to(E4M3)
+    activation = torch.tensor(0.02)
+    return {
+        "weight": codes,
+        "weight_scale_inv": scale,
+        "activation_scale": activation,
+    }, codes.float() * scale
+
+
 def fp8_channel(weight: torch.Tensor) -> Stored:
     scale, full = scaled_blocks(weight, 1, weight.shape[1], 448.0)
     codes = (weight / full).to(E4M3)
@@ -248,6 +266,26 @@ LOADED: dict[str, Format] = {
         fp8_rows_inv,
         {**FP8, "weight_block_size": None, "modules_to_not_convert": SKIP},
         "modules_to_not_convert",
+    ),
+    "fp8-named-scale": Format(
+        fp8_named_scale,
+        {**FP8, "weight_block_size": [16, 32], "modules_to_not_convert": SKIP},
+        "modules_to_not_convert",
+    ),
+    "fp8-static": Format(
+        fp8_static,
+        {
+            **FP8,
+            "activation_scheme": "static",
+            "weight_block_size": None,
+            "modules_to_not_convert": SKIP,
+        },
+        "modules_to_not_convert",
+    ),
+    "ct-float-tensor": Format(
+        modelopt_fp8,  # the same three tensors
+        ct("float-quantized", num_bits=8, type="float", strategy="tensor"),
+        "ignore",
     ),
     "ct-float-channel": Format(
         fp8_channel,
