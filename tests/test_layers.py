@@ -34,7 +34,7 @@ ONLY_IN = {
     "click": {"cli"},
     "transformers": {"observe", "routing", "evaluate"},
     "accelerate": {"observe", "routing", "evaluate"},
-    "torch": {"observe", "routing", "evaluate", "quant"},
+    "torch": {"observe", "routing", "evaluate"},
     "huggingface_hub": {"hub"},
     "tokenizers": {"observe", "evaluate"},
     "scipy": {"allocators", "evaluate"},

@@ -17,6 +17,7 @@ from moeprune.quant._format import (
     StoredFormat,
     check_companions,
     check_loadable,
+    not_loadable,
     stored_format,
 )
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
@@ -41,6 +42,7 @@ __all__ = [
     "check_renumberable",
     "expert_of",
     "in_place",
+    "not_loadable",
     "places_in_config",
     "places_in_file",
     "plain_weight",

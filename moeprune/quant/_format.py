@@ -70,6 +70,27 @@ def check_companions(
                 )
 
 
+def not_loadable(
+    stored: StoredFormat | None, tensors: Mapping[str, TensorInfo], experts: Collection[str]
+) -> str | None:
+    """Why transformers does not turn the stored experts back into the right numbers, or None.
+
+    Args:
+        stored: the format.
+        tensors: all tensors.
+        experts: names of those that hold experts.
+    """
+    if stored is None:
+        packed = next((name for name in experts if tensors[name].dtype in _PACKED), None)
+        if packed is None:
+            return None
+        return f"config.json has no quantization_config, but {packed} is {tensors[packed].dtype}"
+    if stored.plugin is None:
+        return f"quant_method {stored.method!r} is not one that moeprune knows"
+    reason: str | None = stored.plugin.not_loaded(stored.settings, tensors, experts)
+    return reason
+
+
 def check_loadable(
     stored: StoredFormat | None, tensors: Mapping[str, TensorInfo], experts: Collection[str]
 ) -> None:
@@ -83,15 +104,7 @@ def check_loadable(
     Raises:
         UnsupportedModelError: it does not; the message says why.
     """
-    if stored is None:
-        packed = next((name for name in experts if tensors[name].dtype in _PACKED), None)
-        if packed is None:
-            return
-        reason = f"config.json has no quantization_config, but {packed} is {tensors[packed].dtype}"
-    elif stored.plugin is None:
-        reason = f"quant_method {stored.method!r} is not one that moeprune knows"
-    else:
-        reason = stored.plugin.not_loaded(stored.settings, tensors, experts)
+    reason = not_loadable(stored, tensors, experts)
     if reason is not None:
         raise UnsupportedModelError(
             f"the model cannot be run here: {reason}. Run the unquantised checkpoint; export and "

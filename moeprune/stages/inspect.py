@@ -13,6 +13,7 @@ from moeprune.core.layout import ModelFacts, MoeLayout, TensorInfo
 from moeprune.core.limits import limits
 from moeprune.errors import UsageError
 from moeprune.stages.identify import open_model
+from moeprune.stages.stored import not_runnable
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
 
@@ -60,6 +61,7 @@ class Inspection:
         expert_bytes: (L,) bytes that leave with one expert of the layer.
         dtypes: stored type -> bytes, largest first.
         quant_method: as config.json states it, or None.
+        not_runnable: why calibrate and verify --forward refuse its stored format, or None.
         count_keys: keys of config.json that state the expert count.
         observer: how calibration sees the experts; ``"none"``: it cannot yet.
         min_keep: the fewest experts a pruned layer may keep.
@@ -87,6 +89,7 @@ class Inspection:
     expert_bytes: tuple[int, ...]
     dtypes: Mapping[str, int]
     quant_method: str | None
+    not_runnable: str | None
     count_keys: tuple[str, ...]
     observer: str
     min_keep: int
@@ -137,6 +140,7 @@ def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
         expert_bytes=facts.expert_bytes,
         dtypes=_dtypes(tensors),
         quant_method=layout.quant_method,
+        not_runnable=not_runnable(opened.index, layout),
         count_keys=tuple(".".join(path) for path in layout.count_keys),
         observer=layout.observer,
         min_keep=limit.min_keep,

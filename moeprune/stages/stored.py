@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from moeprune.artefact import read_json
@@ -20,6 +20,7 @@ from moeprune.quant import (
     check_renumberable,
     expert_of,
     in_place,
+    not_loadable,
     places_in_config,
     places_in_file,
     settings_differences,
@@ -27,9 +28,9 @@ from moeprune.quant import (
 )
 
 
-def experts_of(layout: MoeLayout) -> frozenset[str]:
-    """Names of the stored tensors that hold routed experts."""
-    return frozenset(name for name, rule in layout.tensors.items() if rule.role == "expert")
+def experts_of(layout: MoeLayout) -> Collection[str]:
+    """Names of the stored tensors that hold routed experts, in the order of the layout."""
+    return {name: None for name, rule in layout.tensors.items() if rule.role == "expert"}.keys()
 
 
 def check_stored(index: CheckpointIndex, layout: MoeLayout) -> StoredFormat | None:
@@ -41,6 +42,15 @@ def check_stored(index: CheckpointIndex, layout: MoeLayout) -> StoredFormat | No
     stored = stored_format(index.config)
     check_companions(stored, index.tensors, experts_of(layout))
     return stored
+
+
+def not_runnable(index: CheckpointIndex, layout: MoeLayout) -> str | None:
+    """Why the model cannot be run on the numbers that it means, or None.
+
+    Raises:
+        CheckpointError: a quantised expert lacks a companion.
+    """
+    return not_loadable(check_stored(index, layout), index.tensors, experts_of(layout))
 
 
 def check_runnable(index: CheckpointIndex, layout: MoeLayout) -> None:

@@ -12,6 +12,7 @@ import torch
 from quantisers import ALL, OTHERS, quantised, weights
 
 import moeprune
+from moeprune.cli.inspect_text import inspect_text
 from moeprune.core.plan import PrunePlan
 from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.stages.export import export
@@ -116,6 +117,9 @@ def test_running_them_here_is_refused_with_the_reason(name: str, tmp_path: Path)
     with pytest.raises(UnsupportedModelError, match=reason) as caught:
         moeprune.calibrate(source, domains={"text": str(tmp_path / "text.txt")})
     assert "\n" not in str(caught.value)
+    told = moeprune.inspect(source)
+    assert told.not_runnable and told.not_runnable in str(caught.value)
+    assert told.not_runnable in inspect_text(told)
     out = export(source, plan=hand_plan(source), output=tmp_path / "out")
     with pytest.raises(UnsupportedModelError, match=reason):
         verify(out, source=source, forward=True)

@@ -49,6 +49,7 @@ def same_weights(model: torch.nn.Module, meaning: dict[str, torch.Tensor]) -> in
 def test_whole_job(name: str, domain: str, tmp_path: Path) -> None:
     source, meaning = quantised(tmp_path / "source", LOADED[name])
     assert same_weights(load_causal_lm(source, dtype="float32"), meaning) == 3 * 3 * 12
+    assert moeprune.inspect(source).not_runnable is None
     stats = tmp_path / "stats.safetensors"
     moeprune.calibrate(source, output=stats, domains={"text": domain}, dtype="float32")
     plan = moeprune.plan(stats, output=tmp_path / "plan.json", method="reap", ratio=0.34)
