@@ -29,10 +29,11 @@ _LEAVES = re.compile(
 Change = Callable[[str], tuple[str, ...]]
 
 
-def expert_of(name: str) -> tuple[str, int, str]:
-    """Path of the experts module, number of the expert, and the rest of a name that has these."""
+def expert_of(name: str) -> tuple[str, int, str] | None:
+    """Path of the experts module, number of the expert, and the rest; None for other names."""
     found = _EXPERT.fullmatch(name)
-    assert found is not None, name
+    if found is None:
+        return None
     return found["container"], int(found["expert"]), found["rest"].removeprefix(".")
 
 
@@ -49,10 +50,13 @@ class ExpertNames:
 
     @classmethod
     def of(cls, tensors: Iterable[str]) -> ExpertNames:
-        """From the names of tensors that hold one expert each."""
+        """From the names of tensors; those that do not name an expert are passed over."""
         parts: dict[str, dict[int, dict[str, None]]] = {}
         for name in tensors:
-            path, expert, rest = expert_of(_LEAVES.sub("", name))
+            found = expert_of(_LEAVES.sub("", name))
+            if found is None:
+                continue
+            path, expert, rest = found
             parts.setdefault(path, {}).setdefault(expert, {})[rest] = None
         return cls({path: {e: tuple(p) for e, p in found.items()} for path, found in parts.items()})
 

@@ -138,7 +138,7 @@ def renaming(layout: MoeLayout, keep: Sequence[Sequence[int]]) -> Renaming:
     """What becomes of the names of experts under a plan."""
     numbered = {n: rule for n, rule in layout.tensors.items() if rule.expert is not None}
     names = ExpertNames.of(numbered)
-    rows = {expert_of(name)[0]: rule.row for name, rule in numbered.items()}
+    rows = {found[0]: rule.row for name, rule in numbered.items() if (found := expert_of(name))}
     return Renaming(names, {path: tuple(keep[rows[path]]) for path in names.parts})
 
 
