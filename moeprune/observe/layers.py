@@ -26,6 +26,7 @@ class MoeLayer:
         num_experts: E.
         experts: the module that holds all routed experts.
         router: the module that scores them.
+        num_idle: choices after the last expert's that a token may take instead.
     """
 
     row: int
@@ -33,10 +34,11 @@ class MoeLayer:
     num_experts: int
     experts: nn.Module
     router: nn.Module
+    num_idle: int = 0
 
 
 def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
-    """Find the modules of every MoE layer of the layout, whatever stands before ``layers.<i>.``.
+    """Find the modules of every MoE layer of the layout, under ``layers.<i>.`` or ``blocks.<i>.``.
 
     Raises:
         UnsupportedModelError: a layer's experts or router are missing, or found twice.
@@ -55,7 +57,7 @@ def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
 
 
 def _only(modules: dict[str, nn.Module], layer: int, name: str, model_type: str) -> nn.Module:
-    wanted = re.compile(rf"(^|\.)layers\.{layer}\.{re.escape(name)}$")
+    wanted = re.compile(rf"(^|\.)(layers|blocks)\.{layer}\.{re.escape(name)}$")
     found = [path for path in modules if wanted.search(path)]
     if len(found) != 1:
         raise UnsupportedModelError(

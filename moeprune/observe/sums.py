@@ -125,7 +125,8 @@ class FoldedSums:
         probs_TE = router_probabilities(logits_TE, gating=self._gating)
         prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
         self._add_routers(row, probs_TE)
-        gate = gates_TK.cpu().double().reshape(-1) * self._gate_scale
+        # A learned factor of an expert may be negative; what counts is how much the expert adds.
+        gate = gates_TK.cpu().double().reshape(-1).abs() * self._gate_scale
         norm = norms_TK.cpu().double().reshape(-1)
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
         top_k = ids_TK.shape[1]

@@ -8,6 +8,7 @@ import pytest
 from moeprune import architectures, plugins
 from moeprune.architectures import family_names, load_family
 from moeprune.errors import UnsupportedModelError
+from moeprune.observe import observers
 
 
 @pytest.mark.parametrize("name", family_names())
@@ -22,7 +23,7 @@ def test_family_file(name: str) -> None:
         assert family == load_family(body["same_as"])
         return
     assert family.gating in ("softmax", "sigmoid", "sqrtsoftplus")
-    assert family.observer in ("function", "llama4", "none")
+    assert family.observer in ("none", *plugins.names(observers))
     for module in (family.experts, family.router):
         assert module and not module.startswith(".") and "layers" not in module
     assert family.groups or not family.groups_when

@@ -8,6 +8,7 @@ A file states
 * ``entry``: of the list in ``tests/architectures/facts.json``, where the file's name is another;
 * ``routed_sum``: the module of the block that receives the sum of the experts' outputs, where the
   block's own output is not that sum plus something (a projection or a norm follows);
+* ``logits``: the module of the router that gives its logits, where the router returns others;
 * ``text_model``: the part with a forward pass over text, where the model itself has none;
 * ``fast``: true: also in the default run.
 """
@@ -37,6 +38,7 @@ class FamilyData:
     router: dict[str, Any]
     entry: str = ""
     text_model: str = ""
+    logits: str = ""
     routed_sum: str = ""
     fast: bool = False
 

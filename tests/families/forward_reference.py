@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from family_data import FamilyData
 from numpy.typing import NDArray
 from router_reference import probabilities_of
 
@@ -37,63 +38,81 @@ class Watched:
 
 
 @torch.no_grad()
-def watch(model: Any, layout: MoeLayout, ids: list[int], *, routed_sum: str = "") -> list[Watched]:
-    """Every MoE layer of ``model`` on one text."""
-    layers = moe_layers(model, layout)
-    return [_watch_layer(model, layer, ids, routed_sum=routed_sum) for layer in layers]
+def watch(model: Any, layout: MoeLayout, ids: list[int], data: FamilyData) -> list[list[Watched]]:
+    """Every MoE layer of ``model`` on one text, each time that the forward pass runs it."""
+    return [_watch_layer(model, layer, ids, data) for layer in moe_layers(model, layout)]
 
 
-def _watch_layer(model: Any, layer: Any, ids: list[int], *, routed_sum: str) -> Watched:
+def _watch_layer(model: Any, layer: Any, ids: list[int], data: FamilyData) -> list[Watched]:
+    loud = _passes(model, layer, ids, data, silent=None)
+    found = []
+    for number, kept in enumerate(loud):
+        silent = _passes(model, layer, ids, data, silent=number)[number]
+        found.append(_watched(layer, kept, len(ids), kept["block"] - silent["block"]))
+    return found
+
+
+def _passes(
+    model: Any, layer: Any, ids: list[int], data: FamilyData, *, silent: int | None
+) -> list[dict[str, Any]]:
+    """What each pass through the layer gives; in pass ``silent`` its experts give zero."""
     names = {id(module): name for name, module in model.named_modules()}
     block = model.get_submodule(names[id(layer.experts)].rpartition(".")[0])
+    passes: list[dict[str, Any]] = []
     kept: dict[str, Any] = {}
 
-    def run(silent: bool) -> torch.Tensor:
-        hooks = [
-            layer.router.register_forward_hook(lambda _m, _i, out: kept.update(router=out)),
-            layer.experts.register_forward_hook(experts),
-            block.register_forward_hook(lambda _m, _i, out: kept.update(block=out)),
-        ]
-        if routed_sum:
-            after = block.get_submodule(routed_sum)
-            hooks[-1].remove()
-            hooks[-1] = after.register_forward_pre_hook(lambda _m, x: kept.update(block=x))
-        kept["silent"] = silent
-        model(input_ids=torch.tensor([ids]), use_cache=False)
-        for hook in hooks:
-            hook.remove()
-        out = kept["block"]
-        out = out[0] if isinstance(out, tuple) else out
-        return out.reshape(len(ids), -1)
-
     def experts(_module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
-        kept["input"] = inputs[0]
-        return torch.zeros_like(output) if kept["silent"] else None
+        kept.update(input=inputs[0], choice=inputs[1:])
+        return torch.zeros_like(output) if silent == len(passes) else None
 
-    added_TH = run(silent=False) - run(silent=True)
-    if len(kept["router"]) == 2:  # Llama 4: dense scores of all experts, which scale what goes in
-        scores_TE, logits_TE = kept["router"]
+    def done(_module: Any, _inputs: Any, output: Any) -> None:
+        output = output[0] if isinstance(output, tuple) else output
+        passes.append({**kept, "block": output.reshape(len(ids), -1)})
+
+    hooks = [
+        layer.router.register_forward_hook(lambda _m, _i, out: kept.update(router=out)),
+        layer.experts.register_forward_hook(experts),
+    ]
+    if data.logits:
+        inner = layer.router.get_submodule(data.logits)
+        hooks.append(inner.register_forward_hook(lambda _m, _i, out: kept.update(logits=out)))
+    if data.routed_sum:
+        after = block.get_submodule(data.routed_sum)
+        hooks.append(after.register_forward_pre_hook(lambda module, x: done(module, None, x)))
+    else:
+        hooks.append(block.register_forward_hook(done))
+    model(input_ids=torch.tensor([ids]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return passes
+
+
+def _watched(layer: Any, kept: dict[str, Any], tokens: int, added_TH: torch.Tensor) -> Watched:
+    router = kept["router"]
+    if isinstance(router, torch.Tensor):  # logits alone: the block chooses
+        router = (router, *reversed(kept["choice"]))
+    if len(router) == 2:  # Llama 4: dense scores of all experts, which scale what goes in
+        scores_TE, logits_TE = router
         weights_TK, ids_TK = scores_TE.topk(layer.router.top_k, dim=1)
-        outputs_TEH = kept["input"].new_zeros(layer.num_experts, len(ids), added_TH.shape[1])
+        outputs_TEH = kept["input"].new_zeros(layer.num_experts, tokens, added_TH.shape[1])
         outputs_TEH = layer.experts(kept["input"]).reshape(outputs_TEH.shape).transpose(0, 1)
     else:
-        logits_TE, weights_TK, ids_TK = kept["router"]
-        x_TH = kept["input"].reshape(len(ids), -1)
-        one_T1 = torch.ones(len(ids), 1)
+        logits_TE, weights_TK, ids_TK = router[:3]
+        x_TH = kept["input"].reshape(tokens, -1)
+        one_T1 = torch.ones(tokens, 1)
         outputs_TEH = torch.stack(
             [
-                layer.experts(x_TH, torch.full((len(ids), 1), expert), one_T1)
-                for expert in range(layer.num_experts)
+                layer.experts(x_TH, torch.full((tokens, 1), expert), one_T1).reshape(x_TH.shape)
+                for expert in range(layer.num_experts + layer.num_idle)
             ],
             dim=1,
         )
-    ids_TK = ids_TK.reshape(len(ids), -1)
-    outputs_TKH = outputs_TEH[torch.arange(len(ids))[:, None], ids_TK]
+    ids_TK = ids_TK.reshape(tokens, -1)
     return Watched(
-        logits_TE=logits_TE.reshape(len(ids), -1).double(),
+        logits_TE=kept.get("logits", logits_TE).reshape(tokens, -1).double(),
         ids_TK=ids_TK,
-        weights_TK=weights_TK.reshape(len(ids), -1).double(),
-        outputs_TKH=outputs_TKH.double(),
+        weights_TK=weights_TK.reshape(tokens, -1).double(),
+        outputs_TKH=outputs_TEH[torch.arange(tokens)[:, None], ids_TK].double(),
         added_TH=added_TH.double(),
     )
 
@@ -109,7 +128,7 @@ def block_scale(watched: Watched, *, on_input: bool) -> float:
 
 
 def slow_sums(
-    texts: list[list[Watched]], *, gating: str, num_experts: int, on_input: bool
+    texts: list[list[list[Watched]]], *, gating: str, num_experts: int, on_input: bool
 ) -> dict[str, NDArray[Any]]:
     """Every field of a domain's stats, by the definitions in words."""
     layers = len(texts[0])
@@ -119,9 +138,10 @@ def slow_sums(
     sums = {name: np.zeros(wide) for name in per_expert.split()}
     sums |= {name: np.zeros(wide[:2]) for name in ("tokens", "entropy_sum", "entropy_sq_sum")}
     for number, text in enumerate(texts):
-        for row, watched in enumerate(text):
+        passes = [(row, watched) for row, layer in enumerate(text) for watched in layer]
+        for row, watched in passes:
             at = (number % FOLDS, row)
-            gates_TK = (watched.weights_TK * block_scale(watched, on_input=on_input)).numpy()
+            gates_TK = (watched.weights_TK * block_scale(watched, on_input=on_input)).abs().numpy()
             norms_TK = watched.outputs_TKH.norm(dim=-1).numpy()
             probs_TE = probabilities_of(watched.logits_TE.numpy(), gating=gating)
             entropy_T = -(probs_TE * np.log2(probs_TE)).sum(axis=1)
@@ -144,6 +164,14 @@ def slow_sums(
                     sums["prob_norm_sum"][where] += probs_TE[token, expert] * norm
                     sums["norm_max"][where] = max(sums["norm_max"][where], norm)
     return sums
+
+
+def expert_scale(model: Any, layout: MoeLayout) -> list[NDArray[Any] | None]:
+    """Per MoE layer the (E,) factors that its router multiplies the chosen weights by, or None."""
+    scales = [
+        getattr(layer.router, "per_expert_scale", None) for layer in moe_layers(model, layout)
+    ]
+    return [None if scale is None else scale.detach().double().numpy() for scale in scales]
 
 
 def selection_bias(model: Any, layout: MoeLayout) -> list[NDArray[Any] | None]:

@@ -3,7 +3,8 @@
 ``weights``: ``"normalised"``: the scores of the chosen experts, divided by their sum; ``"scores"``:
 as they are; ``"sparsemixer"``: PhiMoE's. ``scale`` multiplies them. ``bias``: what the selection
 bias is added to, ``"scores"`` or ``"logits"``. ``groups``: ``[number, chosen, "sum" or "max"]``: a
-group is worth the sum of its two best biased scores, or its best one.
+group is worth the sum of its two best biased scores, or its best one. ``expert_scale``: true: each
+weight is at last multiplied by its expert's own learned factor.
 
 T tokens, E experts, K chosen.
 """

@@ -20,7 +20,7 @@ from family_data import (
     text_model,
     write_checkpoint,
 )
-from forward_reference import block_scale, selection_bias, slow_sums, watch
+from forward_reference import block_scale, expert_scale, selection_bias, slow_sums, watch
 from router_reference import chosen_by, weights_by
 
 import moeprune
@@ -104,8 +104,9 @@ def test_every_field_equals_the_slow_reference(
     layout = open_model(source).layout
     on_input = layout.observer == "llama4"
     model = text_model(data, load(data, source)[0])
-    seen = [watch(model, layout, ids, routed_sum=data.routed_sum) for ids in token_ids(source)]
-    scales = {round(block_scale(layer, on_input=on_input), 4) for text in seen for layer in text}
+    seen = [watch(model, layout, ids, data) for ids in token_ids(source)]
+    every = [watched for text in seen for layer in text for watched in layer]
+    scales = {round(block_scale(watched, on_input=on_input), 4) for watched in every}
     assert scales == {layout.gate_scale}
     want = slow_sums(
         seen, gating=layout.gating, num_experts=layout.num_experts[0], on_input=on_input
@@ -131,16 +132,21 @@ def test_router_follows_the_stated_gating(
     layout = open_model(source).layout
     rule, gating = data.router, layout.gating
     model = text_model(data, load(data, source)[0])
-    biases = selection_bias(model, layout)
+    biases, factors = selection_bias(model, layout), expert_scale(model, layout)
     moved = limited = 0
     for ids in token_ids(source):
-        for bias_E, layer in zip(biases, watch(model, layout, ids), strict=True):
+        rows = zip(biases, factors, watch(model, layout, ids, data), strict=True)
+        for bias_E, factor_E, layer in [(b, f, watched) for b, f, row in rows for watched in row]:
             logits_TE, ids_TK = layer.logits_TE.numpy(), layer.ids_TK.numpy()
+            have_TK = layer.weights_TK.numpy()
+            assert (factor_E is not None) == bool(rule.get("expert_scale"))
+            if factor_E is not None:
+                have_TK = have_TK / factor_E[ids_TK]
             # Ours from the logits the router returns; every weight follows from it.
             probs_TE = router_probabilities(layer.logits_TE, gating=gating).numpy()
             np.testing.assert_allclose(probs_TE.sum(axis=1), 1, rtol=1e-6)
             weights_TK = weights_by(logits_TE, ids_TK, rule=rule, gating=gating)
-            np.testing.assert_allclose(layer.weights_TK.numpy(), weights_TK, rtol=2e-5)
+            np.testing.assert_allclose(have_TK, weights_TK, rtol=2e-5)
             if rule["weights"] != "sparsemixer":
                 share_TK = weights_TK / np.take_along_axis(probs_TE, ids_TK, axis=1)
                 np.testing.assert_allclose(share_TK, share_TK[:, :1].repeat(ids_TK.shape[1], 1))

@@ -15,9 +15,10 @@ from torch import nn
 
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import CheckpointError, StatsError, UnsupportedModelError
+from moeprune.observe.dispatch import looks_normalised
 from moeprune.observe.domains import Corpus
 from moeprune.observe.load import decoder_of, load_causal_lm
-from moeprune.observe.observers.function import experts_forward, looks_normalised
+from moeprune.observe.observers.function import experts_forward
 from moeprune.observe.prefill import prefill
 from moeprune.stages.identify import open_model
 
