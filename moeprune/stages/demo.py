@@ -115,10 +115,13 @@ def demo(output: str | Path = "demo-out", *, on_progress: OnProgress = ignore) -
         raise OutputError(f"{output} exists; name a new folder with -o, or remove it.") from None
     except OSError as problem:
         raise OutputError(f"cannot make {output}: {problem.strerror or problem}.") from problem
-    domains = {path.stem: str(path) for path in sorted((data / "calibration").glob("*.jsonl"))}
+    from moeprune.observe.sources import builtin_names
+
+    domains = {name: str(data / "calibration" / f"{name}.jsonl") for name in builtin_names()}
     stats_file = output / "stats.safetensors"
     calibrate(model, output=stats_file, domains=domains, on_progress=on_progress)
-    examiner = _Examiner(data / "questions", model, output / "answers.jsonl")
+    questions = {name: data / "questions" / f"{name}.jsonl" for name in domains}
+    examiner = _Examiner(questions, model, output / "answers.jsonl")
     variants = [examiner.examine("unpruned", model, None, None)]
     made: PrunePlan | None = None
     steps = [(ratio, method) for ratio in RATIOS for method in METHODS]
@@ -151,13 +154,11 @@ def demo(output: str | Path = "demo-out", *, on_progress: OnProgress = ignore) -
 class _Examiner:
     """Asks every variant the same questions and keeps the answers."""
 
-    def __init__(self, questions: Path, tokenizer: Path, answers: Path) -> None:
+    def __init__(self, questions: Mapping[str, Path], tokenizer: Path, answers: Path) -> None:
         from moeprune.evaluate.questions import read_questions
         from moeprune.observe.load import load_tokenizer
 
-        self._questions = {
-            path.stem: read_questions(path) for path in sorted(questions.glob("*.jsonl"))
-        }
+        self._questions = {name: read_questions(path) for name, path in questions.items()}
         self._tokenizer = load_tokenizer(tokenizer)
         self._answers = answers
         self._lines: list[str] = []
