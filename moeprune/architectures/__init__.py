@@ -7,5 +7,13 @@ A file of ``families/`` is one family, named by its ``model_type``. Adding eithe
 
 from moeprune.architectures._families import Family, family_names, load_family
 from moeprune.architectures._layout import layout_of
+from moeprune.architectures._next_token import NextTokenLayers, next_token_layers
 
-__all__ = ["Family", "family_names", "layout_of", "load_family"]
+__all__ = [
+    "Family",
+    "NextTokenLayers",
+    "family_names",
+    "layout_of",
+    "load_family",
+    "next_token_layers",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # Vision, audio and talker models may hold experts of their own; shared experts are never routed.
@@ -58,9 +59,14 @@ class LayerPath:
 
 def is_routed(name: str) -> bool:
     """Whether ``name`` can belong to the language model's routed experts or their router."""
-    return not any(
-        part in _OTHER_MODELS or part.startswith("shared_expert") for part in name.split(".")
+    return is_language(name) and not any(
+        part.startswith("shared_expert") for part in name.split(".")
     )
+
+
+def is_language(name: str) -> bool:
+    """Whether ``name`` lies outside of the vision, audio and talker models of a checkpoint."""
+    return _OTHER_MODELS.isdisjoint(name.split("."))
 
 
 def layer_path(container: str, *, num_layers: int | None) -> LayerPath | None:
@@ -75,11 +81,17 @@ def layer_path(container: str, *, num_layers: int | None) -> LayerPath | None:
     if not numbered:
         return None
     number = int(parts[numbered[-1]])
-    named = any(part == "mtp" or part.startswith(("mtp_", "nextn")) for part in parts)
     beyond = num_layers is not None and number >= num_layers
     return LayerPath(
-        follows=named or beyond, number=number, prefix=".".join(parts[: numbered[-1] + 1])
+        follows=names_next_token(parts) or beyond,
+        number=number,
+        prefix=".".join(parts[: numbered[-1] + 1]),
     )
+
+
+def names_next_token(parts: Iterable[str]) -> bool:
+    """Whether a dotted name says that it lies in a next-token-prediction layer."""
+    return any(part == "mtp" or part.startswith(("mtp_", "nextn")) for part in parts)
 
 
 def is_number(part: str) -> bool:

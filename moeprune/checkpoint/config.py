@@ -31,7 +31,7 @@ class _Member:
 def edit_json_text(text: str, changes: Mapping[Path, Json]) -> str:
     """Set the values at the given key paths; everything else stays, character for character.
 
-    A key that its object repeats is changed everywhere. A top-level key that does not exist is
+    A key that its object repeats is changed everywhere. A key that its object does not have is
     added after the last one, indented like it.
 
     Args:
@@ -39,7 +39,8 @@ def edit_json_text(text: str, changes: Mapping[Path, Json]) -> str:
         changes: path of keys -> new value.
 
     Raises:
-        CheckpointError: the text is not a JSON object, or a path of several keys is not in it.
+        CheckpointError: the text is not a JSON object, or the object that a path leads to is not in
+            it.
     """
     begin = len(text) - len(text.removeprefix(_BOM))
     try:
@@ -50,7 +51,7 @@ def edit_json_text(text: str, changes: Mapping[Path, Json]) -> str:
         raise CheckpointError("config.json is not a JSON object. Repair the file.")
     missing = [path for path in changes if not _contains(body, path)]
     for path in missing:
-        if len(path) != 1:
+        if not _contains(body, path[:-1], kind=dict):
             raise CheckpointError(f"config.json has no key {'.'.join(path)!r} to change.")
     for path in changes:
         assert path and not any(path[:n] in changes for n in range(1, len(path)))
@@ -58,18 +59,21 @@ def edit_json_text(text: str, changes: Mapping[Path, Json]) -> str:
     pieces = [
         (start, end, json.dumps(changes[path])) for path, start, end in _spans(text, begin, changes)
     ]
-    pieces += [_added(text, begin, {path[0]: changes[path] for path in missing})] * bool(missing)
+    for parent in sorted({path[:-1] for path in missing}):
+        new = {path[-1]: changes[path] for path in missing if path[:-1] == parent}
+        objects = [at for _, at, _ in _spans(text, begin, {parent: None})] if parent else [begin]
+        pieces += [_added(text, at, new) for at in objects if text[at] == "{"]
     for start, end, piece in sorted(pieces, reverse=True):
         text = text[:start] + piece + text[end:]
     return text
 
 
-def _contains(body: Json, path: Path) -> bool:
+def _contains(body: Json, path: Path, kind: type = object) -> bool:
     for key in path:
         if not isinstance(body, dict) or key not in body:
             return False
         body = body[key]
-    return True
+    return isinstance(body, kind)
 
 
 def _spans(

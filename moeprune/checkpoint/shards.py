@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from moeprune.checkpoint.edits import TensorEdit
-from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.index import INDEX_FILE, SINGLE_FILE, CheckpointIndex
 from moeprune.errors import CheckpointError
 
 _NUMBERED = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.safetensors)", re.DOTALL)
@@ -22,48 +22,66 @@ class Shard:
 
     Attributes:
         name: of the file.
-        source: the shard of the source whose tensors it takes.
         edits: its tensors, in the order of the data.
         header: its first bytes, length field and padding included.
         data_bytes: size of the data after the header.
     """
 
     name: str
-    source: str
     edits: tuple[TensorEdit, ...]
     header: bytes
     data_bytes: int
 
 
-def shards_for(index: CheckpointIndex, edits: Sequence[TensorEdit]) -> list[Shard]:
-    """The export's weight files: the source's, without what leaves and without empty ones.
+def shards_for(
+    index: CheckpointIndex, edits: Sequence[TensorEdit], *, shard_bytes: int | None = None
+) -> list[Shard]:
+    """The export's weight files: the source's without what leaves, or cut anew.
+
+    Args:
+        index: the source.
+        edits: every tensor that stays.
+        shard_bytes: most bytes of data in a file, which only a larger tensor exceeds; None: the
+            source's files, without those that would be empty.
 
     Raises:
         CheckpointError: no tensor stays.
     """
-    by_file: dict[str, list[TensorEdit]] = {}
     order = {name: position for position, name in enumerate(index.entries)}
-    for edit in sorted(edits, key=lambda edit: order[edit.source]):
+    ordered = sorted(edits, key=lambda edit: order[edit.source])
+    if not ordered:
+        raise CheckpointError(f"{index.path}: no tensor would stay. Check the plan.")
+    if shard_bytes is not None:
+        groups = list(_filled(ordered, shard_bytes))
+        count = len(groups)
+        names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+        names = [SINGLE_FILE] if count == 1 else names
+        metadata: dict[str, str] = {}
+        for file in reversed(index.files):  # where files say different things, the first holds
+            metadata |= index.metadata[file]
+        return [_shard(*pair, metadata) for pair in zip(names, groups, strict=True)]
+    by_file: dict[str, list[TensorEdit]] = {}
+    for edit in ordered:
         by_file.setdefault(index.entries[edit.source].file, []).append(edit)
     sources = [file for file in index.files if file in by_file]
-    if not sources:
-        raise CheckpointError(f"{index.path}: no tensor would stay. Check the plan.")
     return [
-        Shard(
-            name=name,
-            source=source,
-            edits=tuple(by_file[source]),
-            header=_header(by_file[source], index.metadata[source]),
-            data_bytes=sum(edit.info.nbytes for edit in by_file[source]),
-        )
+        _shard(name, by_file[source], index.metadata[source])
         for name, source in zip(_shard_names(sources, index.files), sources, strict=True)
     ]
 
 
-def index_json(index: CheckpointIndex, shards: Sequence[Shard]) -> str | None:
-    """The text of the export's index, or None where the source has none."""
-    if index.index_file is None:
+def index_file_for(index: CheckpointIndex, shards: Sequence[Shard]) -> str | None:
+    """Name of the export's index, or None where a single file needs none.
+
+    A source that has an index beside its single file keeps it.
+    """
+    if [shard.name for shard in shards] == [SINGLE_FILE] and index.files != (SINGLE_FILE,):
         return None
+    return index.index_file or (INDEX_FILE if len(shards) > 1 else None)
+
+
+def index_json(index: CheckpointIndex, shards: Sequence[Shard]) -> str:
+    """The text of the export's index."""
     metadata = dict(index.index_metadata)
     metadata["total_size"] = sum(shard.data_bytes for shard in shards)
     if "total_parameters" in metadata:
@@ -71,6 +89,24 @@ def index_json(index: CheckpointIndex, shards: Sequence[Shard]) -> str | None:
     weight_map = {edit.target: shard.name for shard in shards for edit in shard.edits}
     body = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
     return json.dumps(body, indent=2) + "\n"
+
+
+def _shard(name: str, edits: Sequence[TensorEdit], metadata: dict[str, str]) -> Shard:
+    size = sum(edit.info.nbytes for edit in edits)
+    return Shard(name=name, edits=tuple(edits), header=_header(edits, metadata), data_bytes=size)
+
+
+def _filled(edits: Sequence[TensorEdit], shard_bytes: int) -> Iterator[list[TensorEdit]]:
+    """Runs of tensors that fit one file each."""
+    group: list[TensorEdit] = []
+    size = 0
+    for edit in edits:
+        if group and size + edit.info.nbytes > shard_bytes:
+            yield group
+            group, size = [], 0
+        group.append(edit)
+        size += edit.info.nbytes
+    yield group
 
 
 def _shard_names(kept: list[str], every: Sequence[str]) -> list[str]:
@@ -86,7 +122,7 @@ def _shard_names(kept: list[str], every: Sequence[str]) -> list[str]:
     ]
 
 
-def _header(edits: list[TensorEdit], metadata: dict[str, str]) -> bytes:
+def _header(edits: Sequence[TensorEdit], metadata: dict[str, str]) -> bytes:
     table: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     position = 0
     for edit in edits:

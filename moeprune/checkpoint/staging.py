@@ -14,12 +14,13 @@ from typing import BinaryIO
 from moeprune.errors import OutputError
 
 MARKER = ".moeprune-partial"  # in every unfinished folder, locked while its process lives
+_STAGED = "checkpoint"  # lies beside the marker, becomes the output
 _NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def partial_path(output: Path) -> Path:
-    """Where an unfinished ``output`` is built: its sibling ``<output>.partial``."""
+    """Where an unfinished ``output`` is built: inside its sibling ``<output>.partial``."""
     return output.with_name(output.name + ".partial")
 
 
@@ -47,10 +48,12 @@ def check_output(output: Path, *, source: Path) -> None:
 
 @contextlib.contextmanager
 def staged_folder(output: Path, *, needed: int) -> Iterator[Path]:
-    """Give an empty ``<output>.partial``; it becomes ``output`` only if the block succeeds.
+    """Give an empty folder in ``<output>.partial``; it becomes ``output`` if the block succeeds.
 
     On any failure, interrupts included, nothing stays. What a killed run left is removed by the
-    next one. Files that the block writes are its own to fsync; the folders are fsynced here.
+    next one. The marker lies beside the folder that is renamed, so ``output`` is complete and
+    holds nothing of ours however the process ends. Files that the block writes are its own to
+    fsync; the folders are fsynced here.
 
     Args:
         output: the final name; :func:`check_output` has been called.
@@ -66,25 +69,29 @@ def staged_folder(output: Path, *, needed: int) -> Iterator[Path]:
         marker = _claimed(partial, output)
     except OSError as problem:
         raise OutputError(_reason(problem, output, needed, free)) from problem
-    # From here on the folder is ours, and ours to remove.
+    ours = True  # the folder, and ours to remove
     try:
         with marker:
             _clear(partial)
             free = shutil.disk_usage(output.parent).free
             if free < needed:
                 raise OutputError(_too_small(output, needed, free))
-            yield partial
+            folder = partial / _STAGED
+            folder.mkdir()
+            yield folder
+            for written, _, _ in os.walk(folder):
+                sync_folder(Path(written))
+            folder.rename(output)
             if sys.platform == "win32":
                 marker.close()  # an open file cannot be removed there
-            for folder, _, _ in os.walk(partial):
-                sync_folder(Path(folder))
-            partial.rename(output)
-            # Not before: without a marker, a second export could take the folder for its own.
-            (output / MARKER).unlink()
-        sync_folder(output)
+            ours = False  # without a marker, another export may claim it
+            (partial / MARKER).unlink()
+        with contextlib.suppress(OSError):
+            partial.rmdir()
         sync_folder(output.parent)
     except BaseException as problem:
-        shutil.rmtree(partial, ignore_errors=True)
+        if ours:
+            shutil.rmtree(partial, ignore_errors=True)
         if isinstance(problem, OSError):
             raise OutputError(_reason(problem, output, needed, free)) from problem
         raise

@@ -1,28 +1,92 @@
-"""Write a checkpoint folder from a list of edits: byte ranges, one shard after the other."""
+"""Write a checkpoint folder from a list of edits: byte ranges, a few shards at once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from moeprune.checkpoint.copying import Copier, OnBytes
 from moeprune.checkpoint.edits import TensorEdit, row_runs
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.shards import Shard, index_json, shards_for
+from moeprune.checkpoint.padding import write_padded
+from moeprune.checkpoint.shards import Shard, index_file_for, index_json, shards_for
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output, staged_folder
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import CheckpointError
 
+# While the disk flushes one file, the next is read: see tests/bench/bench_export.py.
+_AT_ONCE = 2
+_REPORT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All files of an export, known to the byte before one is written.
+
+    Attributes:
+        shards: the weight files.
+        texts: name -> bytes of the files written anew, the index among them.
+        copied: name -> size of the source's other files that go along.
+    """
+
+    shards: tuple[Shard, ...]
+    texts: Mapping[str, bytes]
+    copied: Mapping[str, int]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Name -> bytes, of every file."""
+        sizes = {shard.name: len(shard.header) + shard.data_bytes for shard in self.shards}
+        return sizes | dict(self.copied) | {name: len(data) for name, data in self.texts.items()}
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(self.sizes.values())
+
+
+def contents_of(
+    index: CheckpointIndex,
+    edits: Sequence[TensorEdit],
+    *,
+    texts: Mapping[str, str],
+    shard_bytes: int | None = None,
+) -> Contents:
+    """What :func:`write_checkpoint` would write.
+
+    Args:
+        index: the source.
+        edits: what stays, from :func:`moeprune.checkpoint.edits.edits_for`.
+        texts: files written anew (config.json, the model card ...): name -> text; they replace
+            the source's.
+        shard_bytes: see :func:`moeprune.checkpoint.shards.shards_for`.
+
+    Raises:
+        CheckpointError: the source's folder cannot be read, or no tensor stays.
+    """
+    shards = tuple(shards_for(index, edits, shard_bytes=shard_bytes))
+    written = {name: text.encode("utf-8") for name, text in texts.items()}
+    index_file = index_file_for(index, shards)
+    if index_file is not None:
+        written[index_file] = index_json(index, shards).encode("utf-8")
+    copied = {}
+    for name in sidecars_of(index, replaced=written).copied:
+        with _opened(index.path / name) as file:
+            copied[name] = os.fstat(file.fileno()).st_size
+    return Contents(shards=shards, texts=written, copied=copied)
+
 
 def write_checkpoint(
     index: CheckpointIndex,
-    edits: Sequence[TensorEdit],
+    contents: Contents,
     output: Path,
     *,
-    texts: Mapping[str, str],
     on_progress: OnProgress = ignore,
 ) -> Path:
     """Write the edited checkpoint to the new folder ``output``, complete or not at all.
@@ -33,73 +97,123 @@ def write_checkpoint(
 
     Args:
         index: the source.
-        edits: what stays, from :func:`moeprune.checkpoint.edits.edits_for`.
+        contents: from :func:`contents_of`.
         output: the folder to make.
-        texts: files written anew (config.json, the model card ...): name -> text; they replace
-            the source's.
-        on_progress: told of the bytes written.
+        on_progress: told of the bytes written, in the caller's thread.
 
     Raises:
         OutputError: ``output`` exists, lies in the source, or the disk is full.
         CheckpointError: the source cannot be read.
     """
     check_output(output, source=index.path)
-    shards = shards_for(index, edits)
-    written = {name: text.encode("utf-8") for name, text in texts.items()}
-    index_text = index_json(index, shards)
-    if index.index_file is not None and index_text is not None:
-        written[index.index_file] = index_text.encode("utf-8")
-    copied = sidecars_of(index, replaced=written).copied
-    total = sum(len(shard.header) + shard.data_bytes for shard in shards)
-    total += sum(map(len, written.values()))
-    total += sum((index.path / name).stat().st_size for name in copied)
-    done = 0
-
-    def report(count: int) -> None:
-        nonlocal done
-        done += count
-        on_progress(Progress("export", done, total, "bytes"))
-
-    with staged_folder(output, needed=total) as folder:
-        for shard in shards:
-            _write_shard(index, shard, folder / shard.name, report)
-        for name in copied:
-            _write_copy(index.path / name, folder / name, report)
-        for name, data in written.items():
-            with (folder / name).open("xb", buffering=0) as target:
-                Copier(target, report).write(data)
-                os.fsync(target.fileno())
-            report(len(data))
+    with staged_folder(output, needed=contents.total_bytes) as folder:
+        tally = _Tally(contents.total_bytes, on_progress)
+        for name in {*contents.copied, *contents.texts}:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        jobs: list[Callable[[], None]] = [
+            lambda shard=shard: _write_shard(index, shard, folder / shard.name, tally.add)  # type: ignore[misc]
+            for shard in contents.shards
+        ]
+        jobs += [
+            lambda name=name: _write_copy(index.path / name, folder / name, tally.add)  # type: ignore[misc]
+            for name in contents.copied
+        ]
+        jobs += [
+            lambda name=name: _write_text(contents.texts[name], folder / name, tally.add)  # type: ignore[misc]
+            for name in contents.texts
+        ]
+        _run(jobs, tally)
     return output
 
 
+class _Tally:
+    """Bytes written by all threads; reported by one."""
+
+    def __init__(self, total: int, on_progress: OnProgress) -> None:
+        self._total = total
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._done = 0
+        self.stopped = False
+
+    def add(self, count: int) -> None:
+        """Count bytes; a job that must end is ended here."""
+        with self._lock:
+            self._done += count
+            if self.stopped:
+                raise InterruptedError("another file could not be written")
+
+    def report(self) -> None:
+        """Tell the caller."""
+        self._on_progress(Progress("export", self._done, self._total, "bytes"))
+
+
+def _run(jobs: Sequence[Callable[[], None]], tally: _Tally) -> None:
+    """Run the jobs in order, a few at once; the first failure ends them all and is raised."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="export") as pool:
+        futures = [pool.submit(job) for job in jobs]
+        try:
+            left = set(futures)
+            while left:
+                done, left = wait(left, timeout=_REPORT_SECONDS, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                tally.report()
+        except BaseException:
+            tally.stopped = True
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
 def _write_shard(index: CheckpointIndex, shard: Shard, path: Path, report: OnBytes) -> None:
-    with _opened(index.path / shard.source) as source, path.open("xb", buffering=0) as target:
+    with path.open("xb", buffering=0) as target:
         copier = Copier(target, report)
         copier.write(shard.header)
         report(len(shard.header))
-        # Tensors that follow one another on disk and stay whole move as one range.
-        start = end = 0
+        by_file: list[tuple[str, list[TensorEdit]]] = []
         for edit in shard.edits:
-            entry = index.entries[edit.source]
-            if edit.ids is None and entry.start == end:
-                end = entry.end
-                continue
-            copier.copy(source, start, end)
-            start = end = entry.start
-            if edit.ids is None:
-                end = entry.end
-            else:
-                copier.copy_rows(source, entry.start, row_runs(edit, entry.info))
-        copier.copy(source, start, end)
+            file = index.entries[edit.source].file
+            if not by_file or by_file[-1][0] != file:
+                by_file.append((file, []))
+            by_file[-1][1].append(edit)
+        for file, edits in by_file:
+            with _opened(index.path / file) as source:
+                _copy_tensors(index, edits, source, copier)
         os.fsync(target.fileno())
+
+
+def _copy_tensors(
+    index: CheckpointIndex, edits: Sequence[TensorEdit], source: BinaryIO, copier: Copier
+) -> None:
+    # Tensors that follow one another on disk and stay whole move as one range.
+    start = end = 0
+    for edit in edits:
+        entry = index.entries[edit.source]
+        if edit.ids is None and entry.start == end:
+            end = entry.end
+            continue
+        copier.copy(source, start, end)
+        start = end = entry.start
+        if edit.ids is None:
+            end = entry.end
+        elif edit.pad:
+            write_padded(copier, source, entry, edit)
+        else:
+            copier.copy_rows(source, entry.start, row_runs(edit, entry.info))
+    copier.copy(source, start, end)
 
 
 def _write_copy(source_path: Path, path: Path, report: OnBytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _opened(source_path) as source, path.open("xb", buffering=0) as target:
         Copier(target, report).copy(source, 0, os.fstat(source.fileno()).st_size)
         os.fsync(target.fileno())
+
+
+def _write_text(data: bytes, path: Path, report: OnBytes) -> None:
+    with path.open("xb", buffering=0) as target:
+        Copier(target, report).write(data)
+        os.fsync(target.fileno())
+    report(len(data))
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -26,20 +26,83 @@ from moeprune.cli.progress import progress
     metavar="FILE",
     help="The plan: which experts stay.",
 )
+@click.option(
+    "--mtp",
+    type=click.Choice(["prune", "drop", "keep"]),
+    default="prune",
+    show_default=True,
+    help="Next-token-prediction layers: prune cuts their experts to the ids of the last MoE layer; "
+    "drop leaves the layers out; keep leaves them whole, which only loaders that ignore them can "
+    "read.",
+)
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    help="Cut the weight files anew, to at most SIZE each, e.g. 5GB. [default: as in MODEL]",
+)
+@click.option(
+    "--per-layer",
+    is_flag=True,
+    help="Layers keep different numbers of experts (--allocation global): write them so, with the "
+    "code that loads them. transformers needs trust_remote_code=True; no other runtime reads it.",
+)
+@click.option(
+    "--pad",
+    is_flag=True,
+    help="Instead: fill every layer up to the widest one with experts that no token can choose. "
+    "Any runtime loads it; exact only where the router has a bias, else refused.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Write nothing: print what would change and how large it is (with --json: every tensor).",
+)
 @revision_option
 @json_option
-def command(model: str, output: Path, plan: Path, revision: str | None, as_json: bool) -> None:
+def command(
+    model: str,
+    output: Path,
+    plan: Path,
+    mtp: str,
+    shard_size: str | None,
+    per_layer: bool,
+    pad: bool,
+    dry_run: bool,
+    revision: str | None,
+    as_json: bool,
+) -> None:
     """Write MODEL without the experts that the plan removes, as a checkpoint of its own.
 
     Copies byte ranges at the speed of the disk: nothing is loaded, cast or re-serialised. The
     folder appears under its name only when it is complete.
     """
+    from moeprune.cli.export_text import export_text, preview_text
     from moeprune.core.plan import PrunePlan
-    from moeprune.stages.export import export
+    from moeprune.stages.export import prepare, write
 
     made = PrunePlan.load(plan)  # once: it may come through a pipe
+    prepared = prepare(
+        model,
+        plan=made,
+        output=output,
+        revision=revision,
+        mtp=mtp,
+        shard_size=shard_size,
+        per_layer=per_layer,
+        pad=pad,
+    )
+    if dry_run:
+        say(prepared.to_json(), preview_text(prepared), as_json=as_json)
+        return
     with progress() as on_progress:
-        folder = export(model, plan=made, output=output, revision=revision, on_progress=on_progress)
+        folder = write(prepared, on_progress=on_progress)
     count = made.uniform_count
-    result = {"output": str(folder), "num_experts": count, "method": made.method}
-    say(result, f"{folder}: {count} experts in each MoE layer", as_json=as_json)
+    result = {
+        "output": str(folder),
+        "num_experts": count if count is not None else [len(ids) for ids in made.keep],
+        "method": made.method,
+        "size": dict(prepared.size),
+        "next_token_layers": dict(prepared.next_token),
+        "warnings": list(prepared.warnings),
+    }
+    say(result, export_text(prepared, kept=[len(ids) for ids in made.keep]), as_json=as_json)

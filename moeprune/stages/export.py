@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,26 @@ from moeprune.checkpoint.edits import TensorEdit, edits_for
 from moeprune.checkpoint.index import CONFIG_FILE
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output
-from moeprune.checkpoint.writer import write_checkpoint
+from moeprune.checkpoint.writer import contents_of, write_checkpoint
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, ignore
-from moeprune.errors import PlanError
+from moeprune.core.sizes import parse_bytes
 from moeprune.hub.card import model_card, read_readme
+from moeprune.stages.exported import RECORD
+from moeprune.stages.forms import (
+    check_form,
+    form_config,
+    form_edits,
+    form_of,
+    form_texts,
+    padding_size,
+)
 from moeprune.stages.identify import OpenModel, open_model
+from moeprune.stages.next_token import NextToken
+from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.stored import settings_texts
 
 SCHEMA = "moeprune.export/1"
-PROVENANCE_FILE = "moeprune.json"
 CARD_FILE = "README.md"
 
 
@@ -31,6 +42,10 @@ def export(
     plan: str | Path | PrunePlan,
     output: str | Path,
     revision: str | None = None,
+    mtp: str = "prune",
+    shard_size: str | int | None = None,
+    per_layer: bool = False,
+    pad: bool = False,
     on_progress: OnProgress = ignore,
 ) -> Path:
     """Write ``model`` without the experts that ``plan`` removes, as a checkpoint of its own.
@@ -41,9 +56,16 @@ def export(
 
     Args:
         model: folder or Hub id.
-        plan: a plan or its file; every layer must keep the same number of experts.
+        plan: a plan or its file.
         output: the folder to make.
         revision: of a Hub model.
+        mtp: next-token-prediction layers: ``"prune"`` cuts their experts to the ids of the last MoE
+            layer, ``"drop"`` leaves the layers out, ``"keep"`` leaves them as they are, which only
+            loaders that ignore them can read.
+        shard_size: most bytes of tensors in a weight file, e.g. ``"5GB"``; default: as the source.
+        per_layer: write a plan whose layers keep different numbers of experts as it is, with the
+            code that loads it in the folder.
+        pad: write such a plan with every layer filled up to the widest one.
         on_progress: told of the bytes written.
 
     Returns:
@@ -53,48 +75,110 @@ def export(
         CheckpointError: the model's files cannot be read.
         UnsupportedModelError: it is no MoE that moeprune can prune.
         MismatchError: the plan was made for another model.
-        PlanError: the plan is malformed, or its layers keep different numbers of experts.
+        PlanError: the plan is malformed, or its layers keep different numbers of experts and
+            neither ``per_layer`` nor ``pad`` says how to write them.
         OutputError: ``output`` exists, lies in the model, or the disk is full.
+        UsageError: an unknown ``mtp``, or a ``shard_size`` that is none.
     """
+    prepared = prepare(
+        model,
+        plan=plan,
+        output=output,
+        revision=revision,
+        mtp=mtp,
+        shard_size=shard_size,
+        per_layer=per_layer,
+        pad=pad,
+    )
+    return write(prepared, on_progress=on_progress)
+
+
+def prepare(
+    model: str | Path,
+    *,
+    plan: str | Path | PrunePlan,
+    output: str | Path,
+    revision: str | None = None,
+    mtp: str = "prune",
+    shard_size: str | int | None = None,
+    per_layer: bool = False,
+    pad: bool = False,
+) -> PreparedExport:
+    """Everything that :func:`export` does before it writes; arguments and errors are its own."""
     output = Path(output).expanduser()
+    shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
     if not isinstance(plan, PrunePlan):
         plan = PrunePlan.load(Path(plan))
     opened = open_model(model, revision=revision)
-    index, layout = opened.index, opened.layout
+    index = opened.index
     plan.check_against(opened.facts)
-    count = plan.uniform_count
-    if count is None:
-        counts = [len(ids) for ids in plan.keep]
-        raise PlanError(
-            f"the plan keeps {min(counts)} to {max(counts)} experts a layer; this version exports "
-            "the same number in every layer. Plan with --allocation uniform."
-        )
+    form = form_of(plan, per_layer=per_layer, pad=pad)
+    check_form(form, index, opened.layout)
+    count = max(map(len, plan.keep))
     check_output(output, source=index.path)
-    edits = edits_for(index.tensors, layout, dict(enumerate(plan.keep)))
-    config_text = edit_json_text(index.config_text, dict.fromkeys(layout.count_keys, count))
-    texts = settings_texts(index, layout, plan.keep, config_text=config_text)
-    provenance = _provenance(opened, plan, edits)
-    texts |= {
-        PROVENANCE_FILE: json.dumps(provenance, indent=1) + "\n",
-        CARD_FILE: model_card(
-            plan, source=opened.facts.name, source_readme=read_readme(index.path)
-        ),
+    next_token = NextToken.of(index, opened.layout, mode=mtp)
+    layout = next_token.layout
+    plain = edits_for(next_token.staying(index.tensors), layout, dict(enumerate(plan.keep)))
+    edits = form_edits(form, plain, index, layout, plan.keep)
+    changes = {
+        **dict.fromkeys(layout.count_keys, count),
+        **next_token.config_changes,
+        **form_config(form, index, layout, plan.keep),
     }
-    return write_checkpoint(index, edits, output, texts=texts, on_progress=on_progress)
-
-
-def _provenance(opened: OpenModel, plan: PrunePlan, edits: list[TensorEdit]) -> dict[str, Any]:
-    """The body of moeprune.json: how this checkpoint came about, without time or place."""
-    own = (CONFIG_FILE, PROVENANCE_FILE, CARD_FILE)
-    return {
+    config_text = edit_json_text(index.config_text, changes)
+    texts = settings_texts(index, layout, plan.keep, config_text=config_text)
+    warning = next_token.warning(count=count)
+    size = _size(opened, plan, edits) | padding_size(plain, edits)
+    noted = replace(plan, warnings=(*plan.warnings, warning)) if warning else plan
+    provenance = {
         "schema": SCHEMA,
         "moeprune": moeprune.__version__,
         "source": {"name": opened.facts.name, "fingerprint": opened.facts.fingerprint},
-        "changed_config_keys": [".".join(path) for path in opened.layout.count_keys],
-        "size": {
-            "bytes_before": opened.index.total_bytes,
-            "bytes_after": sum(edit.info.nbytes for edit in edits),
-        },
-        "left_out": list(sidecars_of(opened.index, replaced=own).left),
+        "form": form,
+        "changed_config_keys": [".".join(path) for path in changes],
+        "next_token_layers": next_token.record(),
+        "size": size,
+        "left_out": list(sidecars_of(index, replaced=(CONFIG_FILE, RECORD, CARD_FILE)).left),
         "plan": plan.to_json(),
     }
+    if warning:
+        provenance["warnings"] = [warning]
+    texts |= form_texts(form) | {
+        RECORD: json.dumps(provenance, indent=1) + "\n",
+        CARD_FILE: model_card(
+            replace(noted, size=size),
+            form=form,
+            source=opened.facts.name,
+            source_readme=read_readme(index.path),
+        ),
+    }
+    return PreparedExport(
+        index=index,
+        edits=tuple(edits),
+        config_changes=changes,
+        contents=contents_of(index, edits, texts=texts, shard_bytes=shard_bytes),
+        output=output,
+        next_token=next_token.record(),
+        size=size,
+        warnings=(warning,) if warning else (),
+    )
+
+
+def write(prepared: PreparedExport, *, on_progress: OnProgress = ignore) -> Path:
+    """Write what :func:`prepare` made; returns the folder.
+
+    Raises:
+        CheckpointError: the model's files cannot be read.
+        OutputError: the output exists, or the disk is full.
+    """
+    return write_checkpoint(
+        prepared.index, prepared.contents, prepared.output, on_progress=on_progress
+    )
+
+
+def _size(opened: OpenModel, plan: PrunePlan, edits: list[TensorEdit]) -> dict[str, Any]:
+    """Bytes of all tensors before and after; and what the plan said, where that is not it."""
+    after = sum(edit.info.nbytes for edit in edits)
+    size: dict[str, Any] = {"bytes_before": opened.index.total_bytes, "bytes_after": after}
+    planned = plan.size.get("bytes_after", after)
+    return size if planned == after else size | {"bytes_planned": planned}

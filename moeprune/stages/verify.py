@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.architectures import layout_of
-from moeprune.artefact import read_json
-from moeprune.checkpoint.audit import Audit, audit, config_differences
+from moeprune.checkpoint.audit import audit, config_differences
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, Progress, ignore
-from moeprune.errors import CheckpointError, MoePruneError, UsageError
+from moeprune.errors import MoePruneError, UsageError
+from moeprune.stages.exported import exported
 from moeprune.stages.identify import open_model
+from moeprune.stages.next_token import NextToken
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.stored import check_runnable, named_places, settings_problems
 
@@ -37,7 +38,7 @@ class VerifyReport:
     Attributes:
         problems: one line each; empty means every check held.
         tensors: tensors of the export that equal the source's.
-        dropped: tensors of the source that left with their expert.
+        dropped: tensors of the source that left with their expert, or with a next-token layer.
         bytes_compared: bytes compared with the source.
         logits: the logit comparison, None where it was not asked for.
         tolerance: what the logits were held to.
@@ -138,12 +139,18 @@ def verify(
     out_index = CheckpointIndex.open(Path(out).expanduser())
     if out_index.path.resolve() == source_index.path.resolve():
         raise UsageError(f"{out} and its --source are the same folder; name the pruned one first.")
-    plan = exported_plan(out_index.path)
+    made = exported(out_index.path)
+    plan = made.plan
     plan.check_against(opened.facts)
+    next_token = NextToken.of(source_index, layout, mode=made.mtp)
     if forward:
         check_runnable(source_index, layout)
-    found = audit(source_index, out_index, layout=layout, keep=plan.keep, on_progress=on_progress)
-    problems = [*found.problems, *_config_problems(source_index, out_index, layout, plan)]
+    staying = replace(source_index, entries=next_token.staying(source_index.entries))
+    found = audit(
+        staying, out_index, layout=next_token.layout, keep=plan.keep, on_progress=on_progress
+    )
+    found.dropped += len(source_index.entries) - len(staying.entries)
+    problems = [*found.problems, *_config_problems(source_index, out_index, next_token, plan)]
     logits = None
     if forward and not problems:
         on_progress(Progress("verify logits", 0, 0, "prompts"))
@@ -161,40 +168,45 @@ def verify(
                 f"logits differ by {logits.largest:.3g} from the source with the removed experts "
                 f"masked (largest logit {logits.scale:.3g}, tolerance {tolerance:g})"
             )
-    return _report(found, problems, logits, tolerance)
-
-
-def exported_plan(out: Path) -> PrunePlan:
-    """The plan that ``out`` was exported with.
-
-    Raises:
-        CheckpointError: the folder holds none.
-    """
-    path = out / "moeprune.json"
-    body = read_json(path, error=CheckpointError, what="what 'moeprune export' writes")
-    if not isinstance(body, dict) or not isinstance(body.get("plan"), dict):
-        raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
-    return PrunePlan.from_json(body["plan"], path=path)
+    return VerifyReport(
+        problems=tuple(problems),
+        tensors=found.tensors,
+        dropped=found.dropped,
+        bytes_compared=found.bytes_compared,
+        logits=logits,
+        tolerance=tolerance,
+    )
 
 
 def _config_problems(
-    source: CheckpointIndex, out: CheckpointIndex, layout: MoeLayout, plan: PrunePlan
+    source: CheckpointIndex, out: CheckpointIndex, next_token: NextToken, plan: PrunePlan
 ) -> list[str]:
-    problems = []
-    owned = set(layout.count_keys)
+    layout, changes = next_token.layout, next_token.config_changes
+    problems = [
+        f"config.json {'.'.join(path)} is not {value!r}, the next-token layers are gone"
+        for path, value in changes.items()
+        if _at(out.config, path) != value
+    ]
+    owned = {*layout.count_keys, *changes}
     names = named_places(source)
     for path, mine, theirs in config_differences(source.config, out.config):
         if path not in owned and not names(path):
             problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
     try:
         problems += settings_problems(source, out, layout, plan.keep)
-        counts = layout_of(out.config, out.tensors).num_experts
+        counts = layout_of(out.config, next_token.counted(out.tensors)).num_experts
     except MoePruneError as error:
         return [*problems, f"the export cannot be read back: {error}"]
     for layer, have, ids in zip(layout.layer_ids, counts, plan.keep, strict=True):
         if have != len(ids):
             problems.append(f"layer {layer} has {have} experts, the plan keeps {len(ids)}")
     return problems
+
+
+def _at(config: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
 
 
 def _compare_forward(
@@ -234,16 +246,3 @@ def _compare_forward(
         reference = prompt_logits(full, prompts)
     del full  # one model in memory at a time
     return compare_logits(reference, prompt_logits(loaded(out), prompts))
-
-
-def _report(
-    found: Audit, problems: Sequence[str], logits: LogitDifference | None, tolerance: float
-) -> VerifyReport:
-    return VerifyReport(
-        problems=tuple(problems),
-        tensors=found.tensors,
-        dropped=found.dropped,
-        bytes_compared=found.bytes_compared,
-        logits=logits,
-        tolerance=tolerance,
-    )

@@ -3,8 +3,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.shards import shards_for
 from moeprune.checkpoint.sidecars import sidecars_of
-from moeprune.checkpoint.writer import write_checkpoint
+from moeprune.checkpoint.writer import contents_of
+from moeprune.checkpoint.writer import write_checkpoint as write_contents
 from moeprune.core.layout import TensorInfo
 from moeprune.core.progress import Progress
 from moeprune.errors import CheckpointError, OutputError
@@ -86,6 +88,19 @@ EXPECTED = {
     "bias": ARRAYS["bias"][:, [1, 3]],
     "head": ARRAYS["head"],
 }
+
+
+def write_checkpoint(
+    index: CheckpointIndex,
+    made: Sequence[TensorEdit],
+    output: Path,
+    *,
+    texts: Mapping[str, str],
+    shard_bytes: int | None = None,
+    **options: Any,
+) -> Path:
+    contents = contents_of(index, made, texts=texts, shard_bytes=shard_bytes)
+    return write_contents(index, contents, output, **options)
 
 
 def snapshot(path: Path) -> dict[str, bytes]:

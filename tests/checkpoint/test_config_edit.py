@@ -88,6 +88,37 @@ def test_adds_a_top_level_key(
         assert edited == json.dumps(body | {key: new}, indent=indent)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data(), OBJECTS, KEYS, LEAVES)
+def test_adds_a_key_to_an_inner_object(
+    data: st.DataObject, body: dict[str, Any], key: str, new: Any
+) -> None:
+    inner = [path for path in paths(body) if isinstance(at(body, path), dict)]
+    if not inner:
+        return
+    path = data.draw(st.sampled_from(inner))
+    indent = data.draw(st.sampled_from([None, 0, 1, 2, "\t"]))
+    expected = copy.deepcopy(body)
+    at(expected, path)[key] = new
+    edited = edit_json_text(json.dumps(body, indent=indent), {(*path, key): new})
+    assert json.loads(edited) == expected
+    if at(body, path):  # exactly what a library would have written in that style
+        assert edited == json.dumps(expected, indent=indent)
+
+
+def at(body: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        body = body[key]
+    return body
+
+
+def test_adds_and_changes_in_one_object() -> None:
+    changes = {("t", "n"): 2, ("t", "m"): 3, ("k",): 4}
+    text = '{"t": {"n": 1}, "t": {"n": 1}, "z": 0}'
+    edited = edit_json_text(text, changes)
+    assert edited == '{"t": {"n": 2, "m": 3}, "t": {"n": 2, "m": 3}, "z": 0, "k": 4}'
+
+
 def test_golden() -> None:
     text = (
         '\ufeff{\r\n  "num_experts" :128 , "num_experts_per_tok": 8,\r\n'
@@ -124,7 +155,7 @@ def test_other_texts_are_refused(text: str) -> None:
         edit_json_text(text, {("a",): 2})
 
 
-@pytest.mark.parametrize("path", [("t", "m"), ("a", "b"), ("x", "y"), ("t", "l", "z")])
+@pytest.mark.parametrize("path", [("a", "b"), ("x", "y"), ("t", "l", "z"), ("t", "m", "n")])
 def test_a_path_that_is_not_there_is_refused(path: tuple[str, ...]) -> None:
     with pytest.raises(CheckpointError, match=r"no key '"):
         edit_json_text('{"a": 1, "t": {"n": 1, "l": []}}', {path: 2})

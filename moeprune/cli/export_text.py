@@ -1,0 +1,80 @@
+"""What ``moeprune export`` prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moeprune.cli.text import size
+
+if TYPE_CHECKING:
+    from moeprune.stages.prepared import PreparedExport
+
+_MOST_FILES = 12
+
+
+def export_text(prepared: PreparedExport, *, kept: Sequence[int]) -> str:
+    """After the folder was written."""
+    least, most = min(kept), max(kept)
+    counts = f"{most} experts in each MoE layer"
+    padding = prepared.size.get("bytes_padding")
+    if padding:
+        counts += f", of which {least} to {most} are kept and the others are padding"
+    elif least != most:
+        counts = f"{least} to {most} experts in a MoE layer; loads with trust_remote_code=True"
+    lines = [f"{prepared.output}: {counts}"]
+    return "\n".join([*lines, *_layers(prepared), *_size(prepared), *_warnings(prepared)])
+
+
+def preview_text(prepared: PreparedExport) -> str:
+    """Instead of writing it."""
+    counts = prepared.counts()
+    lines = [
+        f"{prepared.output} would hold {counts['copy']:,} tensors as they are, "
+        f"{counts['rename']:,} renumbered and {counts['slice']:,} sliced; "
+        f"{counts['remove']:,} would leave",
+        *(f"config.json: {'.'.join(p)} = {v}" for p, v in prepared.config_changes.items()),
+        *_layers(prepared),
+        *_size(prepared),
+    ]
+    sizes = prepared.contents.sizes
+    shards = [shard.name for shard in prepared.contents.shards]
+    others = [name for name in sizes if name not in shards]
+    lines += [f"  {name}  {size(sizes[name])}" for name in shards[:_MOST_FILES]]
+    if len(shards) > _MOST_FILES:
+        lines.append(f"  … and {len(shards) - _MOST_FILES} more weight files")
+    lines.append(f"  and {len(others)} other files  {size(sum(sizes[n] for n in others))}")
+    needed, free = prepared.contents.total_bytes, prepared.bytes_free
+    room = "" if needed <= free else ": too little"
+    lines.append(f"{size(needed)} to write, {size(free)} free on that disk{room}")
+    lines += _warnings(prepared)
+    lines.append("nothing was written (--dry-run)")
+    return "\n".join(lines)
+
+
+def _layers(prepared: PreparedExport) -> list[str]:
+    found = prepared.next_token
+    if not found["tensors"]:
+        return []
+    what = {
+        "prune": "cut like layer {ids_of_layer}" if "ids_of_layer" in found else "have no experts",
+        "drop": "left out",
+        "keep": "kept whole",
+    }[found["mode"]].format_map(found)
+    return [f"next-token layers ({found['tensors']:,} tensors): {what}"]
+
+
+def _size(prepared: PreparedExport) -> list[str]:
+    before, after = prepared.size["bytes_before"], prepared.size["bytes_after"]
+    lines = [f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)"]
+    if "bytes_padding" in prepared.size:
+        lines.append(f"{size(prepared.size['bytes_padding'])} of it is padding")
+    planned = prepared.size.get("bytes_planned")
+    if isinstance(planned, int):
+        more = after - planned
+        lines.append(f"{size(abs(more))} {'more' if more > 0 else 'less'} than the plan stated")
+    return lines
+
+
+def _warnings(prepared: PreparedExport) -> list[str]:
+    return [f"warning: {warning}" for warning in prepared.warnings]

@@ -1,0 +1,46 @@
+"""What an exported folder says of itself: moeprune.json, read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeprune.artefact import read_json
+from moeprune.core.plan import PrunePlan
+from moeprune.errors import CheckpointError
+from moeprune.stages.next_token import MODES
+
+RECORD = "moeprune.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """How a folder was exported.
+
+    Attributes:
+        plan: which experts stay.
+        mtp: what became of the next-token layers, one of ``next_token.MODES``.
+    """
+
+    plan: PrunePlan
+    mtp: str
+
+
+def exported(out: Path) -> Exported:
+    """Read how the folder ``out`` was exported.
+
+    Raises:
+        CheckpointError: it was not, or its record is malformed.
+    """
+    path = out / RECORD
+    body = read_json(path, error=CheckpointError, what="what 'moeprune export' writes")
+    if not isinstance(body, dict) or not isinstance(body.get("plan"), dict):
+        raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
+    layers = body.get("next_token_layers", {"mode": "prune"})  # older exports always cut them
+    mode = layers.get("mode") if isinstance(layers, dict) else None
+    if mode not in MODES:
+        raise CheckpointError(
+            f"{path}: next_token_layers.mode is {mode!r}, which this moeprune does not know. "
+            "Export again, or update moeprune."
+        )
+    return Exported(plan=PrunePlan.from_json(body["plan"], path=path), mtp=mode)

@@ -1,0 +1,90 @@
+"""An export before a byte is written: the whole list of edits, and how large it will be."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moeprune.checkpoint.edits import TensorEdit
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.writer import Contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedExport:
+    """Everything that will be written, and where.
+
+    Attributes:
+        index: the source.
+        edits: of every tensor that stays.
+        config_changes: path in config.json -> new value.
+        contents: all files, known to the byte.
+        output: the folder to make.
+        next_token: what becomes of next-token layers, as moeprune.json records it.
+        size: bytes of all tensors before and after.
+        warnings: one line each, for people.
+    """
+
+    index: CheckpointIndex
+    edits: tuple[TensorEdit, ...]
+    config_changes: Mapping[tuple[str, ...], Any]
+    contents: Contents
+    output: Path
+    next_token: Mapping[str, Any]
+    size: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+    @property
+    def removed(self) -> list[str]:
+        """Tensors of the source that leave, in the order of the disk."""
+        kept = {edit.source for edit in self.edits}
+        return [name for name in self.index.entries if name not in kept]
+
+    def action(self, edit: TensorEdit) -> str:
+        """``"copy"``, ``"rename"`` or ``"slice"``: what happens to a tensor that stays."""
+        if edit.ids is not None:
+            return "slice"
+        return "copy" if edit.source == edit.target else "rename"
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole list, as plain JSON values."""
+        files = {edit.target: s.name for s in self.contents.shards for edit in s.edits}
+        return {
+            "output": str(self.output),
+            "tensors": [
+                {
+                    "action": self.action(edit),
+                    "source": edit.source,
+                    "target": edit.target,
+                    "file": files[edit.target],
+                    "dtype": edit.info.dtype,
+                    "shape": list(edit.info.shape),
+                    "bytes": edit.info.nbytes,
+                }
+                for edit in self.edits
+            ],
+            "removed": self.removed,
+            "config": {".".join(path): value for path, value in self.config_changes.items()},
+            "next_token_layers": dict(self.next_token),
+            "files": self.contents.sizes,
+            "size": dict(self.size),
+            "bytes_to_write": self.contents.total_bytes,
+            "bytes_free": self.bytes_free,
+            "warnings": list(self.warnings),
+        }
+
+    @property
+    def bytes_free(self) -> int:
+        """Room on the disk of the output."""
+        return shutil.disk_usage(self.output.parent).free
+
+    def counts(self) -> dict[str, int]:
+        """How many tensors are copied, renamed, sliced and removed."""
+        found = Counter(self.action(edit) for edit in self.edits)
+        return {key: found[key] for key in ("copy", "rename", "slice")} | {
+            "remove": len(self.removed)
+        }
