@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from moeprune.checkpoint.audit_padding import PADDING, empty_problems, empty_row
 from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
@@ -46,6 +47,7 @@ def audit(
     *,
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
+    padded: bool = False,
     on_progress: OnProgress = ignore,
 ) -> Audit:
     """Compare every tensor of ``export`` with what ``source`` holds for it.
@@ -55,6 +57,8 @@ def audit(
         export: the checkpoint that came out.
         layout: of the source.
         keep: L sequences of the original ids of the experts that stay, ascending.
+        padded: whether every layer is filled up to the widest one: experts and router rows of
+            zeros, biases of −1e9.
         on_progress: told of the bytes compared.
 
     Returns:
@@ -67,6 +71,7 @@ def audit(
             (_Shards(source, stack), _Shards(export, stack)),
             layout=layout,
             keep=keep,
+            padded=padded,
             on_progress=on_progress,
         )
 
@@ -78,11 +83,13 @@ def _audit(
     *,
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
+    padded: bool,
     on_progress: OnProgress,
 ) -> Audit:
     result = Audit()
     expected: set[str] = set()
     total = export.total_bytes
+    width = max(map(len, keep)) if padded else 0
     for name, entry in source.entries.items():
         rule = layout.tensors.get(name)
         ids = keep[rule.row] if rule else ()
@@ -95,13 +102,18 @@ def _audit(
         if other is None:
             result.problems.append(f"{target} is missing (it is {name} of the source)")
             continue
-        problem = _compare(*shards, entry, other, rule, ids)
+        problem = _compare(*shards, name, entry, other, rule, ids, pads=max(0, width - len(ids)))
         if problem:
             result.problems.append(f"{target}: {problem}")
         else:
             result.tensors += 1
         result.bytes_compared += other.info.nbytes
         on_progress(Progress("verify bytes", result.bytes_compared, total, "bytes"))
+        if rule is not None and rule.expert is not None and rule.expert == ids[-1]:
+            for number in range(len(ids), width):
+                target = _numbered(name, rule.expert, number)
+                expected.add(target)
+                result.problems += empty_problems(shards[1], export, target, entry.info)
     for name in export.entries:
         if name not in expected:
             result.problems.append(f"{name} is in the export but not due from the source")
@@ -111,34 +123,49 @@ def _audit(
 def _target_name(name: str, rule: ExpertTensor | None, ids: Sequence[int]) -> str:
     if rule is None or rule.expert is None:
         return name
-    new = str(list(ids).index(rule.expert))
+    return _numbered(name, rule.expert, list(ids).index(rule.expert))
+
+
+def _numbered(name: str, old: int, new: int) -> str:
     return _EXPERT_NUMBER.sub(
-        lambda match: new if match[1] == str(rule.expert) else match[1], name, count=1
+        lambda match: str(new) if match[1] == str(old) else match[1], name, count=1
     )
 
 
 def _compare(
     mine: _Shards,
     theirs: _Shards,
+    name: str,
     entry: TensorEntry,
     other: TensorEntry,
     rule: ExpertTensor | None,
     ids: Sequence[int],
+    *,
+    pads: int,
 ) -> str:
     if entry.info.dtype != other.info.dtype:
         return f"is {other.info.dtype}, the source has {entry.info.dtype}"
     shape = list(entry.info.shape)
-    ranges: Iterator[tuple[int, int]] = iter([(entry.start, entry.end)])
+    ranges: Iterator[tuple[int, int] | None] = iter([(entry.start, entry.end)])
+    empty = b""
     if rule is not None and rule.axis is not None:
         length = shape[rule.axis]
         kept = [position for e in ids for position in range(e * rule.block, (e + 1) * rule.block)]
+        kept += [PADDING] * (pads * rule.block)
         kept += range(length - rule.extra, length)
+        empty = empty_row(name, entry, rule)
         ranges = _row_ranges(entry, axis=rule.axis, kept=kept)
         shape[rule.axis] = len(kept)
     if tuple(shape) != other.info.shape:
         return f"has shape {list(other.info.shape)}, expected {shape}"
     at = other.start
-    for start, end in ranges:
+    for found in ranges:
+        if found is None:
+            if theirs.read(other.file, at, len(empty)) != empty:
+                return f"is not padding where it must be (byte {at - other.start})"
+            at += len(empty)
+            continue
+        start, end = found
         while start < end:
             size = min(end - start, _CHUNK)
             if mine.read(entry.file, start, size) != theirs.read(other.file, at, size):
@@ -147,8 +174,13 @@ def _compare(
     return "" if at == other.end else "holds more bytes than expected"
 
 
-def _row_ranges(entry: TensorEntry, *, axis: int, kept: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Byte ranges of the kept positions on ``axis``, in the order of the sliced tensor."""
+def _row_ranges(
+    entry: TensorEntry, *, axis: int, kept: Sequence[int]
+) -> Iterator[tuple[int, int] | None]:
+    """Byte ranges of the kept positions on ``axis``, in the order of the sliced tensor.
+
+    None stands for a position that the source does not have.
+    """
     shape = entry.info.shape
     if not entry.info.nbytes:
         return
@@ -158,7 +190,8 @@ def _row_ranges(entry: TensorEntry, *, axis: int, kept: Sequence[int]) -> Iterat
     for index in range(outer):
         base = entry.start + index * step
         for position in kept:
-            yield base + position * row, base + (position + 1) * row
+            here = base + position * row
+            yield None if position == PADDING else (here, here + row)
 
 
 class _Shards:

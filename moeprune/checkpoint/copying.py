@@ -38,6 +38,11 @@ class Copier:
         while view:
             view = view[self._target.write(view) :]
 
+    def write_new(self, data: bytes | memoryview) -> None:
+        """Append ``data`` that no source has, and count it."""
+        self.write(data)
+        self._on_bytes(len(data))
+
     def copy(self, source: BinaryIO, start: int, end: int) -> None:
         """Append the bytes [start, end) of ``source``.
 

@@ -29,6 +29,8 @@ class TensorEdit:
         axis: where the experts lie.
         block: consecutive positions that one expert owns.
         extra: positions after the last expert that stay.
+        pad: positions added after the last kept expert, see :mod:`moeprune.checkpoint.padding`.
+        fill: the value that they hold.
     """
 
     source: str
@@ -38,6 +40,8 @@ class TensorEdit:
     axis: int = 0
     block: int = 1
     extra: int = 0
+    pad: int = 0
+    fill: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def _edit(
     if rule.axis is None:
         if rule.expert not in ids:
             return None
-        target = _renumbered(name, rule, ids.index(rule.expert))
+        target = renumbered(name, rule, ids.index(rule.expert))
         return TensorEdit(source=name, target=target, info=info)
     num_experts = layout.num_experts[rule.row]
     length = num_experts * rule.block + rule.extra
@@ -145,7 +149,12 @@ def _edit(
     return edit
 
 
-def _renumbered(name: str, rule: ExpertTensor, number: int) -> str:
+def renumbered(name: str, rule: ExpertTensor, number: int) -> str:
+    """The name of a tensor whose expert gets another number.
+
+    Raises:
+        UnsupportedModelError: it cannot be told which number of the name that is.
+    """
     found = [match for match in _EXPERT_NUMBER.finditer(name) if match[1] == str(rule.expert)]
     if len(found) != 1:
         raise UnsupportedModelError(

@@ -21,7 +21,9 @@ MESA_PAPER = (
 REAP_PAPER = "REAP the Experts: Why Pruning Prevails for One-Shot MoE Compression"
 
 
-def model_card(plan: PrunePlan, *, source: str, source_readme: str | None = None) -> str:
+def model_card(
+    plan: PrunePlan, *, source: str, source_readme: str | None = None, form: str = "uniform"
+) -> str:
     """README.md of an exported model.
 
     Args:
@@ -29,13 +31,14 @@ def model_card(plan: PrunePlan, *, source: str, source_readme: str | None = None
         source: Hub id of the model that was pruned, or the name of its folder (see
             ``moeprune.hub.resolve.source_name``: a card is public, a path is not).
         source_readme: the README.md of the source; its licence, language and task are taken over.
+        form: how layers of different counts were written: ``"per-layer"`` or ``"padded"``.
     """
     sections = [
         _front_matter(source, source_readme),
         _what(plan, source),
         _how(plan),
         _losses(plan),
-        _use(plan),
+        _use(plan, form),
         _kept(plan),
         _citation(plan),
     ]
@@ -129,23 +132,36 @@ def _losses(plan: PrunePlan) -> str:
     )
 
 
-def _use(plan: PrunePlan) -> str:
+def _use(plan: PrunePlan, form: str) -> str:
     family = escape(plan.model_type)
-    if plan.uniform_count is not None:
+    trust = ", trust_remote_code=True" if form == "per-layer" else ""
+    python = (
+        "```python\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'model = AutoModelForCausalLM.from_pretrained("MODEL", dtype="auto"{trust})\n'
+        'tokenizer = AutoTokenizer.from_pretrained("MODEL")\n'
+        "```"
+    )
+    if form == "per-layer":
         how = (
-            f"A plain {family} checkpoint; put this repository's id or a local folder in place of "
-            "`MODEL`. If the source needs `trust_remote_code=True`, so does this model.\n\n"
-            "```python\n"
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            'model = AutoModelForCausalLM.from_pretrained("MODEL", dtype="auto")\n'
-            'tokenizer = AutoTokenizer.from_pretrained("MODEL")\n'
-            "```\n\n"
-            "```bash\nvllm serve MODEL\n```"
+            "Layers keep different numbers of experts. The file `modeling_moeprune.py` builds the "
+            f"{family} model of transformers (5.17 to 5.24) with the counts that config.json "
+            "states; without `trust_remote_code=True` loading fails, and so it does in runtimes "
+            f"that read one count for all layers.\n\n{python}"
         )
     else:
         how = (
-            "Layers keep different numbers of experts, so the loader must read the count of every "
-            "layer; the stock loaders read one."
+            f"A plain {family} checkpoint; put this repository's id or a local folder in place of "
+            "`MODEL`. If the source needs `trust_remote_code=True`, so does this model.\n\n"
+            f"{python}\n\n```bash\nvllm serve MODEL\n```"
+        )
+    if form == "padded":
+        wide = max(map(len, plan.keep))
+        padding = _number(plan.size.get("bytes_padding"))
+        how += (
+            f"\n\nLayers keep different numbers of experts; each is filled up to {wide} with "
+            "experts of zeros that the router cannot choose (their bias is −1e9)"
+            + (f": {size(padding)} of the weights are such padding." if padding else ".")
         )
     return (
         f"## Loading\n\n{how}\n\n## Limits\n\n"

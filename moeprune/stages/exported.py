@@ -8,6 +8,7 @@ from pathlib import Path
 from moeprune.artefact import read_json
 from moeprune.core.plan import PrunePlan
 from moeprune.errors import CheckpointError
+from moeprune.stages.forms import FORMS, UNIFORM
 from moeprune.stages.next_token import MODES
 
 RECORD = "moeprune.json"
@@ -20,10 +21,12 @@ class Exported:
     Attributes:
         plan: which experts stay.
         mtp: what became of the next-token layers, one of ``next_token.MODES``.
+        form: how layers of different counts were written, one of ``forms.FORMS``.
     """
 
     plan: PrunePlan
     mtp: str
+    form: str
 
 
 def exported(out: Path) -> Exported:
@@ -43,4 +46,11 @@ def exported(out: Path) -> Exported:
             f"{path}: next_token_layers.mode is {mode!r}, which this moeprune does not know. "
             "Export again, or update moeprune."
         )
-    return Exported(plan=PrunePlan.from_json(body["plan"], path=path), mtp=mode)
+    form = body.get("form", UNIFORM)  # older exports had no other
+    if form not in FORMS:
+        raise CheckpointError(
+            f"{path}: form is {form!r}, which this moeprune does not know. Export again, or update "
+            "moeprune."
+        )
+    plan = PrunePlan.from_json(body["plan"], path=path)
+    return Exported(plan=plan, mtp=mode, form=form)

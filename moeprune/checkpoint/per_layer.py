@@ -1,0 +1,122 @@
+"""What lets a checkpoint with different expert counts per layer load: a config block and a file.
+
+No loader reads such counts natively. The folder carries the model code, which transformers runs
+with ``trust_remote_code=True``; everybody else fails on the shapes and never loads a wrong model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from moeprune.core.layout import MoeLayout
+from moeprune.errors import UnsupportedModelError
+
+BLOCK = "moeprune"
+FORMAT = 1
+MODELING_FILE = "modeling_moeprune.py"
+_AUTO_MAP = "auto_map"
+_CLASSES = {
+    "AutoModel": "MoePruneModel",
+    "AutoModelForCausalLM": "MoePruneForCausalLM",
+}
+_WRAPPER_CLASSES = {
+    "AutoModelForImageTextToText": "MoePruneForConditionalGeneration",
+    "AutoModelForMultimodalLM": "MoePruneForConditionalGeneration",
+}
+
+
+def modeling_text() -> str:
+    """The file that goes into the folder."""
+    # Read as bytes: line ends must not depend on the system.
+    folder = resources.files("moeprune.checkpoint")
+    return (folder / f"{MODELING_FILE}.txt").read_bytes().decode("utf-8")
+
+
+def check_per_layer(config: Mapping[str, Any], layout: MoeLayout) -> None:
+    """Check that the model code can build this model.
+
+    Args:
+        config: config.json of the source.
+        layout: of the source.
+
+    Raises:
+        UnsupportedModelError: it cannot; the message says why.
+    """
+    instead = "Use an --allocation uniform plan"
+    own = [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
+    if own:
+        raise UnsupportedModelError(
+            f"--per-layer needs a family that transformers knows; this model brings code of its "
+            f"own ({own[0]} in auto_map), which moeprune cannot extend. {instead}."
+        )
+    if layout.quant_method is not None:
+        raise UnsupportedModelError(
+            f"--per-layer is for unquantised models: transformers builds the experts of "
+            f"{layout.quant_method} from the one count of config.json. {instead}, or --pad where "
+            "the router has a bias."
+        )
+    if all(path[:-1] == ("ffn_config",) for path in layout.count_keys):
+        raise UnsupportedModelError(
+            f"--per-layer cannot build {layout.model_type}: its layers take their count from "
+            f"{'.'.join(layout.count_keys[0])}, a config apart from the layers'. {instead}."
+        )
+
+
+def check_following(
+    layout: MoeLayout, staying: Collection[str], keep: Sequence[Sequence[int]]
+) -> None:
+    """Check that next-token-prediction layers have the count that config.json states.
+
+    transformers builds them apart from the model, from the count of the widest layer.
+
+    Args:
+        layout: of the source.
+        staying: tensors of the source that the export has.
+        keep: L sequences of the ids that stay.
+
+    Raises:
+        UnsupportedModelError: they would have the last layer's count, and it is another.
+    """
+    follows = [name for name in staying if name in layout.tensors and layout.tensors[name].follows]
+    widest, last = max(map(len, keep)), len(keep[-1])
+    if follows and last != widest:
+        raise UnsupportedModelError(
+            f"--per-layer: the next-token-prediction layers would keep {last} experts like the "
+            f"last layer, but are built with the {widest} of the widest one. Use --mtp drop."
+        )
+
+
+def config_changes(
+    config: Mapping[str, Any], layout: MoeLayout, keep: Sequence[Sequence[int]]
+) -> dict[tuple[str, ...], Any]:
+    """The keys of config.json beside the expert counts: path -> value.
+
+    Args:
+        config: config.json of the source.
+        layout: of the source.
+        keep: L sequences of the ids that stay.
+    """
+    counts: list[int | None] = [None] * (layout.layer_ids[-1] + 1)
+    for layer, ids in zip(layout.layer_ids, keep, strict=True):
+        counts[layer] = len(ids)
+    wrapped = any(path[:-1] for path in layout.count_keys)
+    classes = {**_CLASSES, **(_WRAPPER_CLASSES if wrapped else {})}
+    stem = MODELING_FILE.removesuffix(".py")
+    ours = {name: f"{stem}.{class_name}" for name, class_name in classes.items()}
+    return {
+        (BLOCK,): {"format": FORMAT, "experts_per_layer": counts},
+        (_AUTO_MAP,): {**_auto_map(config), **ours},
+    }
+
+
+def has_own_counts(config: Mapping[str, Any]) -> bool:
+    """Whether config.json gives every layer its own count, as :func:`config_changes` writes it."""
+    block = config.get(BLOCK)
+    return isinstance(block, Mapping) and "experts_per_layer" in block
+
+
+def _auto_map(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get(_AUTO_MAP)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,143 @@
+"""What the runtimes can load, so that a plan is refused before anybody waits for its export.
+
+docs/runtimes.md has the table in words and how each line was established.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from moeprune.core.layout import ModelFacts
+from moeprune.errors import UsageError
+from moeprune.plugins import known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One runtime.
+
+    Attributes:
+        own_counts: loads different counts per layer, by the code in the exported folder.
+        max_experts: most experts of a layer, None = no limit.
+        fewer_groups: needs more experts in a layer than the router has groups.
+    """
+
+    own_counts: bool = False
+    max_experts: int | None = None
+    fewer_groups: bool = False
+
+
+TARGETS: Mapping[str, Target] = {
+    "transformers": Target(own_counts=True),
+    "vllm": Target(),
+    "llama.cpp": Target(max_experts=1024, fewer_groups=True),
+    "mlx": Target(),
+}
+ANY = "any"
+# Families whose router lets export --pad add experts that no token can choose: it has a bias on
+# the logits, or one on scores that do not depend on each other. Each is tested, without groups.
+PADDABLE = frozenset(
+    {
+        "afmoe",
+        "axk1",
+        "axk2",
+        "bailing_hybrid",
+        "beam",
+        "deepseek_v3",
+        "deepseek_v32",
+        "dots1",
+        "dots3_note_text",
+        "exaone_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm4v_moe_text",
+        "glm5_next_text",
+        "glm_moe_dsa",
+        "gpt_oss",
+        "hy_v3",
+        "hy_v4",
+        "hy_v4_vl_text",
+        "inkling2_text",
+        "kimi_linear",
+        "kolibri1",
+        "laguna",
+        "lfm2_moe",
+        "mimo_v2_flash",
+        "minimax_m2",
+        "minimax_m3_vl_text",
+        "muse_spark_text",
+        "nemotron_h",
+        "sarvam_mla",
+        "sarvam_moe",
+        "solar_open",
+        "step3p5",
+    }
+)
+
+
+def check_target(target: str, facts: ModelFacts, counts: Sequence[int]) -> str | None:
+    """Check a plan against a runtime.
+
+    Args:
+        target: one of ``TARGETS``, or ``"any"``: all of them.
+        facts: the model.
+        counts: (L,) experts that the layers keep.
+
+    Returns:
+        A warning: what the export must be asked for; or None.
+
+    Raises:
+        UsageError: the runtime could not load the pruned model; the message says why.
+    """
+    known(target, (*TARGETS, ANY), kind="target")
+    widest, least = max(counts), min(counts)
+    for name in TARGETS if target == ANY else (target,):
+        limit = TARGETS[name]
+        if least < facts.top_k:
+            raise UsageError(
+                f"--target {name}: a layer keeps {least} experts, each token runs {facts.top_k}; "
+                "keep at least as many."
+            )
+        if facts.num_groups > 1 and any(count % facts.num_groups for count in counts):
+            raise UsageError(
+                f"--target {name}: a layer's experts must divide into the router's "
+                f"{facts.num_groups} groups. Use --multiple-of {facts.num_groups}."
+            )
+        if limit.max_experts is not None and widest > limit.max_experts:
+            raise UsageError(
+                f"--target {name} loads at most {limit.max_experts} experts a layer, this plan "
+                f"keeps {widest}. Remove more, or name another target."
+            )
+        if limit.fewer_groups and facts.num_groups > 1 and least <= facts.num_groups:
+            raise UsageError(
+                f"--target {name} needs more than {facts.num_groups} experts in a layer, one for "
+                f"each router group; this plan keeps {least}. Remove fewer."
+            )
+        if widest != least and not limit.own_counts and not _paddable(facts):
+            raise UsageError(
+                f"--target {name} reads one expert count for all layers, this plan keeps {least} "
+                f"to {widest}, and {_why_not_padded(facts)}. Use --allocation uniform, or "
+                "--target transformers."
+            )
+    if widest == least:
+        return None
+    if target == "transformers":
+        return (
+            "layers keep different numbers of experts: export with --per-layer (loads with "
+            "trust_remote_code=True)" + (" or with --pad." if _paddable(facts) else ".")
+        )
+    return (
+        f"layers keep different numbers of experts: for {target}, export with --pad, which fills "
+        f"every layer up to {widest}."
+    )
+
+
+def _paddable(facts: ModelFacts) -> bool:
+    return facts.model_type in PADDABLE and facts.num_groups == 1
+
+
+def _why_not_padded(facts: ModelFacts) -> str:
+    if facts.num_groups > 1:
+        return f"--pad is not exact with {facts.num_groups} router groups"
+    return f"--pad is not exact for the router of {facts.model_type}"

@@ -1,0 +1,153 @@
+"""The three forms of an export: one count for all layers, a count for each, or padded to one.
+
+``uniform`` is a plain checkpoint of its family. ``per-layer`` carries the code that builds layers
+of different counts. ``padded`` is plain again: narrow layers are filled with experts that no token
+can choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from moeprune.checkpoint.edits import TensorEdit
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.padding import check_paddable, padded_edits
+from moeprune.checkpoint.per_layer import (
+    MODELING_FILE,
+    check_following,
+    check_per_layer,
+    config_changes,
+    modeling_text,
+)
+from moeprune.core.layout import MoeLayout
+from moeprune.core.plan import PrunePlan
+from moeprune.errors import PlanError, UsageError
+
+UNIFORM, PER_LAYER, PADDED = "uniform", "per-layer", "padded"
+FORMS = (UNIFORM, PER_LAYER, PADDED)
+
+
+def form_of(plan: PrunePlan, *, per_layer: bool, pad: bool) -> str:
+    """The form that an export gets: one of ``FORMS``.
+
+    Raises:
+        UsageError: both options, or one of them where every layer keeps the same number.
+        PlanError: layers keep different numbers, and no option says how to write that.
+    """
+    if per_layer and pad:
+        raise UsageError("--per-layer and --pad are two ways out of one problem; give one of them.")
+    counts = sorted(map(len, plan.keep))
+    if plan.uniform_count is not None:
+        if per_layer or pad:
+            raise UsageError(
+                f"--{'pad' if pad else 'per-layer'}: the plan keeps {counts[0]} experts in every "
+                "layer, which is a plain checkpoint. Leave the option out."
+            )
+        return UNIFORM
+    if not per_layer and not pad:
+        raise PlanError(
+            f"the plan keeps {counts[0]} to {counts[-1]} experts a layer, which no runtime reads "
+            "from a plain checkpoint. Export with --per-layer (transformers with "
+            "trust_remote_code=True) or --pad (any runtime; routers with a bias), or plan with "
+            "--allocation uniform."
+        )
+    target = plan.options.get("target")
+    if per_layer and target is not None and target != "transformers":
+        raise UsageError(
+            f"--per-layer: the plan was made with --target {target}, which does not load different "
+            "counts per layer. Use --pad, or plan for --target transformers."
+        )
+    return PER_LAYER if per_layer else PADDED
+
+
+def check_form(form: str, index: CheckpointIndex, layout: MoeLayout) -> None:
+    """Check that the form is exact for this model.
+
+    Raises:
+        UnsupportedModelError: it is not; the message says why.
+    """
+    if form == PER_LAYER:
+        check_per_layer(index.config, layout)
+    elif form == PADDED:
+        check_paddable(layout)
+
+
+def form_edits(
+    form: str,
+    edits: Sequence[TensorEdit],
+    index: CheckpointIndex,
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+) -> list[TensorEdit]:
+    """The edits of an export in this form.
+
+    Args:
+        form: one of ``FORMS``.
+        edits: what stays.
+        index: the source.
+        layout: of the source.
+        keep: L sequences of the ids that stay.
+
+    Raises:
+        UnsupportedModelError: a tensor cannot be padded, or next-token layers do not fit.
+    """
+    if form == PER_LAYER:
+        check_following(layout, {edit.source for edit in edits}, keep)
+    return padded_edits(edits, index.tensors, layout, keep) if form == PADDED else list(edits)
+
+
+def form_config(
+    form: str, index: CheckpointIndex, layout: MoeLayout, keep: Sequence[Sequence[int]]
+) -> dict[tuple[str, ...], Any]:
+    """The keys of config.json that the form brings, beside the expert counts."""
+    return config_changes(index.config, layout, keep) if form == PER_LAYER else {}
+
+
+def form_texts(form: str) -> dict[str, str]:
+    """The files that the form brings: name -> text."""
+    return {MODELING_FILE: modeling_text()} if form == PER_LAYER else {}
+
+
+def form_problems(
+    form: str,
+    source: CheckpointIndex,
+    export: CheckpointIndex,
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+) -> Iterator[str]:
+    """What is wrong with an export's own files and keys, one line each.
+
+    Whoever runs the folder's code afterwards runs what this moeprune would have written there.
+    """
+    for path, value in form_config(form, source, layout, keep).items():
+        found: Any = export.config.get(path[0])
+        if found != value:
+            yield f"config.json {path[0]} is {found!r}, expected {value!r}"
+    for name, text in form_texts(form).items():
+        try:
+            same = (export.path / name).read_bytes() == text.encode("utf-8")
+        except OSError:
+            yield f"{name} is missing: no loader can build layers of different counts without it"
+            continue
+        if not same:
+            yield (
+                f"{name} is not the file that this moeprune writes; it is not run. Export again, "
+                "or verify with the version that exported it"
+            )
+
+
+def padding_size(edits: Collection[TensorEdit], padded: Collection[TensorEdit]) -> dict[str, int]:
+    """What moeprune.json says under ``size`` of the bytes that padding adds."""
+    added = _size(padded) - _size(edits)
+    return {"bytes_padding": added} if added else {}
+
+
+def count_of(form: str, keep: Sequence[Sequence[int]]) -> Mapping[int, int]:
+    """Row -> experts that the layer has in the export."""
+    widest = max(map(len, keep))
+    return {row: widest if form == PADDED else len(ids) for row, ids in enumerate(keep)}
+
+
+def _size(edits: Collection[TensorEdit]) -> int:
+    return sum(edit.info.nbytes for edit in edits)
