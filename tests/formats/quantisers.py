@@ -6,7 +6,10 @@ they stand for: the reference that no loader had a hand in.
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -401,9 +404,13 @@ def edit_config(path: Path, **changes: Any) -> None:
     (path / "config.json").write_text(json.dumps({**config, **changes}, indent=2) + "\n")
 
 
-def base(path: Path, **changes: Any) -> Path:
-    """MoE layers 0, 2 and 3; hidden 64, experts 64 x 32."""
-    return tiny_checkpoint("qwen3_moe", path, hidden_size=64, moe_intermediate_size=32, **changes)
+@functools.cache
+def _base() -> tempfile.TemporaryDirectory[str]:
+    """MoE layers 0, 2 and 3; hidden 64, experts 64 x 32. Made once, removed at the end."""
+    folder = tempfile.TemporaryDirectory()
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 32}
+    tiny_checkpoint("qwen3_moe", Path(folder.name) / "base", **sizes)
+    return folder
 
 
 def experts(tensors: dict[str, torch.Tensor]) -> Iterator[str]:
@@ -416,7 +423,7 @@ def quantised(path: Path, form: Format) -> tuple[Path, dict[str, torch.Tensor]]:
 
     The experts of layer ``form.plain_layer`` stay unquantised: the settings name each of them.
     """
-    base(path)
+    shutil.copytree(Path(_base().name) / "base", path)
     tensors = weights(path)
     stored, meaning, named = {}, dict(tensors), []
     for module in list(experts(tensors)):
