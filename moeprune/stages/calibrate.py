@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import moeprune
+from moeprune.artefact import sha256_bytes
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import OutputError, UsageError
@@ -124,6 +125,7 @@ def calibrate(
             "length": length,
             "samples": samples,
             "seed": seed,
+            "config_sha256": sha256_bytes(opened.index.config_text.encode()),
             "versions": _versions(),
         },
     )
