@@ -18,6 +18,7 @@ from moeprune.checkpoint.copying import Copier
 from moeprune.checkpoint.edits import TensorEdit, renumbered, row_runs
 from moeprune.checkpoint.header import DTYPE_BITS, TensorEntry
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
+from moeprune.core.targets import PADDABLE
 from moeprune.errors import UnsupportedModelError
 
 BIAS = -1e9
@@ -45,6 +46,12 @@ def check_paddable(layout: MoeLayout) -> None:
             f"--pad cannot write an empty expert in the stored format {layout.quant_method}. "
             "Pad the unquantised model, or use an --allocation uniform plan."
         )
+    if layout.model_type not in PADDABLE:
+        raise UnsupportedModelError(
+            f"--pad is not exact for {layout.model_type}: its router has no bias that could keep a "
+            "token from a padded expert, or normalises over all experts. Use --per-layer, or an "
+            "--allocation uniform plan."
+        )
     biases: dict[int, set[str]] = {row: set() for row in range(len(layout.layer_ids))}
     for name, rule in layout.tensors.items():
         if rule.role == "router":
@@ -52,14 +59,10 @@ def check_paddable(layout: MoeLayout) -> None:
     for row, kinds in biases.items():
         if "logits" in kinds or ("scores" in kinds and layout.gating != "softmax"):
             continue
-        why = (
-            "its router adds the bias after a softmax over all experts, padded ones included"
-            if "scores" in kinds
-            else "its router has no bias that could keep a token from a padded expert"
-        )
         raise UnsupportedModelError(
-            f"--pad is not exact for {layout.model_type}: {why} (layer {layout.layer_ids[row]}). "
-            "Use --per-layer, or an --allocation uniform plan."
+            f"--pad is not exact here: the router of layer {layout.layer_ids[row]} has no bias on "
+            "independent scores, so a token could choose or notice a padded expert. Use "
+            "--per-layer, or an --allocation uniform plan."
         )
 
 

@@ -21,7 +21,8 @@ METHODS = "reap, rm-uniform, mesa, random"
     "--allocation",
     type=click.Choice(["uniform", "global"]),
     help="uniform: the same count in every layer, which any runtime loads; global: the lowest "
-    "scores over all layers. Default: the method's own, uniform.",
+    "scores over all layers, exported with --per-layer or --pad. Default: the method's own, "
+    "uniform.",
 )
 @click.option("--criterion", help="Another score than the method's: reap, mass, frequency, random.")
 @click.option(
@@ -46,6 +47,12 @@ METHODS = "reap, rm-uniform, mesa, random"
     "--decay",
     type=click.Choice(["linear", "cosine", "constant"]),
     help="mesa: how the boost falls, to half of it. [default: linear]",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["transformers", "vllm", "llama.cpp", "mlx", "any"]),
+    help="Refuse what this runtime could not load: different counts per layer, too many experts. "
+    "[default: not checked]",
 )
 @json_option
 def command(stats: Path, output: Path, as_json: bool, **options: object) -> None:

@@ -7,7 +7,7 @@ can choose.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from moeprune.checkpoint.edits import TensorEdit
@@ -143,10 +143,10 @@ def padding_size(edits: Collection[TensorEdit], padded: Collection[TensorEdit]) 
     return {"bytes_padding": added} if added else {}
 
 
-def count_of(form: str, keep: Sequence[Sequence[int]]) -> Mapping[int, int]:
-    """Row -> experts that the layer has in the export."""
+def count_of(form: str, keep: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """(L,) experts that each layer has in the export."""
     widest = max(map(len, keep))
-    return {row: widest if form == PADDED else len(ids) for row, ids in enumerate(keep)}
+    return tuple(widest if form == PADDED else len(ids) for ids in keep)
 
 
 def _size(edits: Collection[TensorEdit]) -> int:

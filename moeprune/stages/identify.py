@@ -7,7 +7,9 @@ from pathlib import Path
 
 from moeprune.architectures import layout_of
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
+from moeprune.checkpoint.per_layer import has_own_counts
 from moeprune.core.layout import ModelFacts, MoeLayout
+from moeprune.errors import UnsupportedModelError
 from moeprune.hub.resolve import resolve_model, source_name
 
 
@@ -36,6 +38,11 @@ def open_model(model: str | Path, *, revision: str | None = None) -> OpenModel:
     """
     folder = resolve_model(model, revision=revision)
     index = CheckpointIndex.open(folder)
+    if has_own_counts(index.config):
+        raise UnsupportedModelError(
+            f"{folder} was exported with --per-layer: its layers have different numbers of "
+            "experts. Use the model that it was made from (moeprune.json names it)."
+        )
     layout = layout_of(index.config, index.tensors)
     routers = [name for name, rule in layout.tensors.items() if rule.role == "router"]
     facts = layout.facts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,9 @@ from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights, domain_mass_DLE, pool
 from moeprune.core.stats import CalibrationStats
+from moeprune.core.targets import ANY, TARGETS, check_target
 from moeprune.errors import UsageError
+from moeprune.plugins import known
 
 # The three ways to split four folds in two halves.
 _SPLITS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
@@ -41,6 +44,7 @@ def plan(
     steps: int | None = None,
     boost: float | None = None,
     decay: str | None = None,
+    target: str | None = None,
 ) -> PrunePlan:
     """Choose which experts to remove.
 
@@ -58,9 +62,11 @@ def plan(
         steps: plans that ``mesa`` looks at; None = 20.
         boost: how strongly ``mesa`` protects a domain; None = 0.15.
         decay: how ``mesa``'s boost falls: ``"linear"`` (None), ``"cosine"`` or ``"constant"``.
+        target: the runtime that must load the result, see ``core.targets.TARGETS``; None = not
+            checked.
 
     Raises:
-        UsageError: options that do not fit each other or the model.
+        UsageError: options that do not fit each other, the model or the target.
         StatsError: the stats cannot be read, or a domain holds no token.
         OutputError: the plan cannot be written.
     """
@@ -71,6 +77,8 @@ def plan(
         sha256 = sha256_file(path)
         if output is not None and Path(output).resolve() == path.resolve():
             raise UsageError(f"{output} is the stats file itself; name another file for the plan.")
+    if target is not None:
+        known(target, (*TARGETS, ANY), kind="target")
     chosen = find_method(method, criterion=criterion)
     scorer = plugins.load(criteria, chosen.criterion)
     allocator = plugins.load(allocators, chosen.allocator)
@@ -88,7 +96,12 @@ def plan(
         keep_LE: Mask = allocator.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, **allocating)
         return keep_LE
 
-    asked: dict[str, Any] = {"ratio": ratio, "keep": keep, "multiple_of": multiple_of}
+    asked: dict[str, Any] = {
+        "ratio": ratio,
+        "keep": keep,
+        "multiple_of": multiple_of,
+        "target": target,
+    }
     options = {key: value for key, value in asked.items() if value is not None}
     if domain_weights is not None:
         options["domain_weights"] = _plain(domain_weights)
@@ -103,6 +116,9 @@ def plan(
         routing=routing(stats, domain_weights=domain_weights),
         stability=_stability(stats, choose),
     )
+    if target is not None:
+        warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
+        made = replace(made, warnings=made.warnings + ((warning,) if warning else ()))
     if output is not None:
         made.save(Path(output))
     return made

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprune.architectures import layout_of
-from moeprune.checkpoint.audit import audit, config_differences
+from moeprune.checkpoint.audit import audit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, Progress, ignore
-from moeprune.errors import MoePruneError, UsageError
+from moeprune.errors import UsageError
+from moeprune.stages.config_problems import config_problems
 from moeprune.stages.exported import exported
+from moeprune.stages.forms import PADDED, PER_LAYER
 from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.numbers import check_numbers
-from moeprune.stages.stored import check_runnable, named_places, settings_problems
+from moeprune.stages.stored import check_runnable
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
@@ -108,14 +109,15 @@ def verify(
     """Check the exported folder ``out`` against the checkpoint it came from.
 
     Structure: every tensor of the source is kept, sliced or dropped as the plan inside ``out``
-    says, kept rows are byte-identical, shapes match ``out``'s own config, and config.json differs
-    in the expert counts only.
+    says, kept rows are byte-identical, padding is zero, shapes match ``out``'s own config, and
+    config.json differs in the expert counts and in what the form of the export adds only.
 
     Args:
         out: a folder that ``export`` wrote.
         source: folder or Hub id of the model it was exported from.
         forward: also load both models and compare the logits of a few prompts: the export's
-            against the source's with the removed experts masked to −inf.
+            against the source's with the removed experts masked to −inf. The code in the folder
+            of a per-layer export is run where it is, byte for byte, what this moeprune writes.
         tolerance: largest logit difference that passes, relative where logits exceed 1.
         dtype: to load the models in for ``forward``.
         device: to run them on.
@@ -147,10 +149,15 @@ def verify(
         check_runnable(source_index, layout)
     staying = replace(source_index, entries=next_token.staying(source_index.entries))
     found = audit(
-        staying, out_index, layout=next_token.layout, keep=plan.keep, on_progress=on_progress
+        staying,
+        out_index,
+        layout=next_token.layout,
+        keep=plan.keep,
+        padded=made.form == PADDED,
+        on_progress=on_progress,
     )
     found.dropped += len(source_index.entries) - len(staying.entries)
-    problems = [*found.problems, *_config_problems(source_index, out_index, next_token, plan)]
+    problems = [*found.problems, *config_problems(source_index, out_index, next_token, made)]
     logits = None
     if forward and not problems:
         on_progress(Progress("verify logits", 0, 0, "prompts"))
@@ -162,6 +169,8 @@ def verify(
             dtype=dtype,
             device=device,
             trust_remote_code=trust_remote_code,
+            # The folder's code was compared with ours, byte for byte: a difference is a problem.
+            own_code=made.form == PER_LAYER,
         )
         if not logits.within(tolerance):
             problems.append(
@@ -178,37 +187,6 @@ def verify(
     )
 
 
-def _config_problems(
-    source: CheckpointIndex, out: CheckpointIndex, next_token: NextToken, plan: PrunePlan
-) -> list[str]:
-    layout, changes = next_token.layout, next_token.config_changes
-    problems = [
-        f"config.json {'.'.join(path)} is not {value!r}, the next-token layers are gone"
-        for path, value in changes.items()
-        if _at(out.config, path) != value
-    ]
-    owned = {*layout.count_keys, *changes}
-    names = named_places(source)
-    for path, mine, theirs in config_differences(source.config, out.config):
-        if path not in owned and not names(path):
-            problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
-    try:
-        problems += settings_problems(source, out, layout, plan.keep)
-        counts = layout_of(out.config, next_token.counted(out.tensors)).num_experts
-    except MoePruneError as error:
-        return [*problems, f"the export cannot be read back: {error}"]
-    for layer, have, ids in zip(layout.layer_ids, counts, plan.keep, strict=True):
-        if have != len(ids):
-            problems.append(f"layer {layer} has {have} experts, the plan keeps {len(ids)}")
-    return problems
-
-
-def _at(config: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        config = config.get(key) if isinstance(config, dict) else None
-    return config
-
-
 def _compare_forward(
     source: CheckpointIndex,
     out: Path,
@@ -218,16 +196,17 @@ def _compare_forward(
     dtype: str,
     device: str | None,
     trust_remote_code: bool,
+    own_code: bool,
 ) -> LogitDifference:
     from moeprune.evaluate.logits import compare_logits, prompt_logits, random_prompts
     from moeprune.observe.layers import moe_layers
     from moeprune.observe.load import load_causal_lm, load_tokenizer
     from moeprune.routing.mask import masked_experts
 
-    def loaded(path: Path) -> Any:
-        return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    def loaded(path: Path, *, trust: bool) -> Any:
+        return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust)
 
-    full = loaded(source.path)
+    full = loaded(source.path, trust=trust_remote_code)
     check_numbers(source, layout, full)
     vocabulary = int(full.get_input_embeddings().num_embeddings)
     prompts: Sequence[Sequence[int]]
@@ -245,4 +224,5 @@ def _compare_forward(
     ):
         reference = prompt_logits(full, prompts)
     del full  # one model in memory at a time
-    return compare_logits(reference, prompt_logits(loaded(out), prompts))
+    pruned = loaded(out, trust=trust_remote_code or own_code)
+    return compare_logits(reference, prompt_logits(pruned, prompts))

@@ -134,9 +134,13 @@ def test_a_plan_written_by_hand_and_one_with_uneven_layers() -> None:
     odd = dataclasses.replace(bare, size={"bytes_before": None}, routing={"entropy_ratio": "?"})
     assert "Weights" not in model_card(odd, source="m")
     uneven = dataclasses.replace(PLAN, keep=((0, 1, 2), (1, 3, 4, 7)))
-    text = model_card(uneven, source="m")
+    text = model_card(uneven, source="m", form="per-layer")
     assert ["Routed experts per layer", "8 → 3 to 4"] in rows(text)
-    assert "from_pretrained" not in text
+    assert "trust_remote_code=True)" in text and "vllm serve" not in text
+    sized = dataclasses.replace(uneven, size={**PLAN.size, "bytes_padding": 1_000_000})
+    text = model_card(sized, source="m", form="padded")
+    assert "filled up to 4" in text and "1.0 MB of the weights are such padding" in text
+    assert "trust_remote_code=True)" not in text and "vllm serve" in text
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

@@ -1,0 +1,70 @@
+"""What verify expects of an export's config.json, its settings and its own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from moeprune.architectures import layout_of
+from moeprune.checkpoint.audit import config_differences
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.errors import MoePruneError
+from moeprune.stages.exported import Exported
+from moeprune.stages.forms import PER_LAYER, count_of, form_config, form_problems
+from moeprune.stages.next_token import NextToken
+from moeprune.stages.stored import named_places, settings_problems
+
+
+def config_problems(
+    source: CheckpointIndex, out: CheckpointIndex, next_token: NextToken, made: Exported
+) -> list[str]:
+    """What is wrong, one line each.
+
+    Args:
+        source: the checkpoint that was pruned.
+        out: the export.
+        next_token: what became of the source's next-token layers.
+        made: how it was exported.
+    """
+    layout, changes = next_token.layout, next_token.config_changes
+    keep = made.plan.keep
+    problems = [
+        f"config.json {'.'.join(path)} is not {value!r}, the next-token layers are gone"
+        for path, value in changes.items()
+        if _at(out.config, path) != value
+    ]
+    owned = {*layout.count_keys, *changes}
+    added = {path[0] for path in form_config(made.form, source, layout, keep)}
+    names = named_places(source)
+    for path, mine, theirs in config_differences(source.config, out.config):
+        if path not in owned and path[0] not in added and not names(path):
+            problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
+    problems += form_problems(made.form, source, out, layout, keep)
+    try:
+        problems += settings_problems(source, out, layout, keep)
+        problems += _count_problems(out, next_token, made)
+    except MoePruneError as error:
+        problems.append(f"the export cannot be read back: {error}")
+    return problems
+
+
+def _count_problems(out: CheckpointIndex, next_token: NextToken, made: Exported) -> Iterator[str]:
+    """Whether config.json and the tensors of the export, read on their own, tell the plan."""
+    due = count_of(made.form, made.plan.keep)
+    layers = next_token.layout.layer_ids
+    if made.form == PER_LAYER:
+        # The tensors are compared with the source's; what a loader allocates is the widest layer.
+        for path in next_token.layout.count_keys:
+            if _at(out.config, path) != max(due):
+                yield f"config.json {'.'.join(path)} is not {max(due)}, the widest layer's count"
+        return
+    counts = layout_of(out.config, next_token.counted(out.tensors)).num_experts
+    for layer, have, count in zip(layers, counts, due, strict=True):
+        if have != count:
+            yield f"layer {layer} has {have} experts, the plan keeps {count}"
+
+
+def _at(config: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
