@@ -80,6 +80,11 @@ class Budget:
             UsageError: no such budget; the message names the nearest one that exists.
         """
         known(allocation, ALLOCATIONS, kind="allocation")
+        if allocation == "global" and facts.sets:
+            raise UsageError(
+                f"--allocation global does not go with {facts.name}: the expert sets of a layer "
+                "share one count. Use uniform."
+            )
         limit = limits(facts, multiple_of=multiple_of)
         if (ratio is None) == (keep is None):
             raise UsageError("give either --ratio or --keep, and not both.")

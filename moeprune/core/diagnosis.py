@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from moeprune.core.pooling import DomainWeights, pool
+from moeprune.core.rows import row_name
 from moeprune.core.stats import Array, CalibrationStats
 
 OVER_DISPERSED = "over-dispersed"
@@ -23,14 +24,17 @@ _DIGITS = 12  # of numbers in a plan: the last bits of a sum depend on the machi
 
 
 def entropy_ratio_L(stats: CalibrationStats, *, domain_weights: DomainWeights = None) -> Array:
-    """Mean router entropy of a token as a share of its maximum, log2 E.
+    """Mean router entropy of a token as a share of its maximum, log2 of its choices (E).
 
     Returns:
         (L,) float64 in [0, 1]; 1 = every expert equally likely for every token. NaN for a layer of
         one expert, which has no choice to make.
     """
     entropy_L = pool(stats, ["entropy_sum"], domain_weights=domain_weights)["entropy_sum"]
-    most_L = np.log2(np.array(stats.model.num_experts, dtype=np.float64))
+    if stats.model.passes:
+        entropy_L = entropy_L / np.array(stats.model.passes)
+    choices_L = np.array(stats.model.num_experts, dtype=np.float64) + stats.model.idle_experts
+    most_L = np.log2(choices_L)
     out_L = np.full(most_L.shape, np.nan)
     return np.asarray(np.divide(entropy_L, most_L, out=out_L, where=most_L > 0))
 
@@ -62,11 +66,11 @@ def unseen_warnings(stats: CalibrationStats) -> list[str]:
         idle = int(np.count_nonzero(count_LE[row, :experts] == 0))
         unseen += idle
         if idle > _UNSEEN_SHARE * experts:
-            thin.append(stats.model.layer_ids[row])
+            thin.append(row_name(*stats.model.rows[row]).removeprefix("layer "))
     if not thin:
         return []
     total = sum(stats.model.num_experts)
-    shown = ", ".join(str(layer) for layer in thin[:5]) + (", …" if len(thin) > 5 else "")
+    shown = ", ".join(thin[:5]) + (", …" if len(thin) > 5 else "")
     return [
         f"{unseen} of {total} experts saw no token (more than {_UNSEEN_SHARE:.0%} of layer "
         f"{shown}): calibrate on more text before trusting which of them leave."

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from moeprune.core.rows import Row, rows_of
 from moeprune.errors import StatsError
 
 
@@ -57,7 +58,8 @@ class ExpertTensor:
 
 
 _TEXT_FACTS = frozenset({"name", "fingerprint", "model_type", "gating"})
-_PER_LAYER_FACTS = frozenset({"layer_ids", "num_experts", "expert_bytes"})
+_PER_LAYER_FACTS = frozenset({"layer_ids", "num_experts", "expert_bytes", "sets", "passes"})
+_ODD_FACTS = frozenset({"sets", "passes", "idle_experts"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,10 @@ class ModelFacts:
         total_bytes: bytes of all tensors.
         expert_bytes: (L,) bytes that leave the checkpoint with one expert of the layer: its
             tensors and its share of the router.
+        sets: (L,) expert set of each row where a layer has several, ``""`` for the main one; or ().
+            The sets of a layer share one count.
+        passes: (L,) how often a forward pass runs the layer; or (): each once.
+        idle_experts: what a token may choose instead of a routed expert and always stays.
     """
 
     name: str
@@ -91,10 +97,14 @@ class ModelFacts:
     gating: str
     total_bytes: int
     expert_bytes: tuple[int, ...]
+    sets: tuple[str, ...] = ()
+    passes: tuple[int, ...] = ()
+    idle_experts: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object of plain types."""
-        return asdict(self)
+        """A JSON object of plain types; what only odd models have stands in theirs alone."""
+        body = asdict(self)
+        return {key: value for key, value in body.items() if value or key not in _ODD_FACTS}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ModelFacts:
@@ -104,24 +114,28 @@ class ModelFacts:
             StatsError: a key is missing or of another type.
         """
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            if field.name not in body:
-                raise StatsError(f"model facts lack {field.name!r}; make the stats again.")
-            value = body[field.name]
-            if field.name in _TEXT_FACTS:
+        for fact in fields(cls):
+            if fact.name in _ODD_FACTS and fact.name not in body:
+                continue
+            if fact.name not in body:
+                raise StatsError(f"model facts lack {fact.name!r}; make the stats again.")
+            value = body[fact.name]
+            if fact.name in _TEXT_FACTS:
                 good = isinstance(value, str)
-            elif field.name in _PER_LAYER_FACTS:
-                good = isinstance(value, list | tuple) and all(type(item) is int for item in value)
+            elif fact.name in _PER_LAYER_FACTS:
+                kind = str if fact.name == "sets" else int
+                good = isinstance(value, list | tuple) and all(type(item) is kind for item in value)
                 value = tuple(value) if good else value
             else:
                 good = type(value) is int
             if not good:
-                raise StatsError(f"model facts: {field.name!r} cannot be {value!r}.")
-            values[field.name] = value
+                raise StatsError(f"model facts: {fact.name!r} cannot be {value!r}.")
+            values[fact.name] = value
             if any(not 0 <= item < 2**63 for item in _numbers(value)):
-                raise StatsError(f"model facts: {field.name!r} cannot be {value!r}.")
+                raise StatsError(f"model facts: {fact.name!r} cannot be {value!r}.")
         facts = cls(**values)
         lengths = {len(facts.layer_ids), len(facts.num_experts), len(facts.expert_bytes)}
+        lengths |= {len(values) for values in (facts.sets, facts.passes) if values}
         if len(lengths) != 1 or not facts.layer_ids or min(facts.num_experts) < 1:
             raise StatsError("model facts: layer_ids, num_experts and expert_bytes do not agree.")
         if facts.top_k < 1 or facts.num_groups < 1 or facts.top_groups < 1:
@@ -131,7 +145,10 @@ class ModelFacts:
                 f"model facts: no router runs {facts.top_k} of {min(facts.num_experts)} experts, "
                 f"from {facts.top_groups} of {facts.num_groups} groups."
             )
-        if list(facts.layer_ids) != sorted(set(facts.layer_ids)):
+        if facts.passes and min(facts.passes) < 1:
+            raise StatsError(f"model facts: 'passes' {facts.passes} must be positive.")
+        rows = facts.rows
+        if list(rows) != sorted(set(rows)):
             raise StatsError(f"model facts: 'layer_ids' {facts.layer_ids} do not ascend.")
         pruned = sum(map(math.prod, zip(facts.num_experts, facts.expert_bytes, strict=True)))
         if not max(1, pruned) <= facts.total_bytes:
@@ -146,6 +163,11 @@ class ModelFacts:
         return len(self.layer_ids)
 
     @property
+    def rows(self) -> tuple[Row, ...]:
+        """(L,) layer and expert set of each row."""
+        return rows_of(self.layer_ids, self.sets)
+
+    @property
     def width(self) -> int:
         """E of the widest layer: the last axis of every (L, E) array."""
         return max(self.num_experts)
@@ -153,7 +175,7 @@ class ModelFacts:
 
 def _numbers(value: object) -> tuple[int, ...]:
     if isinstance(value, tuple):
-        return value
+        return tuple(item for item in value if isinstance(item, int))
     return (value,) if isinstance(value, int) else ()
 
 
@@ -179,6 +201,8 @@ class MoeLayout:
         observer: how calibration sees the experts: ``"function"`` (transformers' registry of
             experts functions) or the name of another way.
         quant_method: as ``quantization_config`` states it, or None.
+        sets, passes, idle_experts: see :class:`ModelFacts`.
+        set_modules: set other than the main one -> experts module and router module in memory.
     """
 
     model_type: str
@@ -196,6 +220,15 @@ class MoeLayout:
     observer: str
     quant_method: str | None
     gate_scale: float = 1.0
+    sets: tuple[str, ...] = ()
+    set_modules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    passes: tuple[int, ...] = ()
+    idle_experts: int = 0
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """(L,) layer and expert set of each row."""
+        return rows_of(self.layer_ids, self.sets)
 
     def facts(self, *, name: str, fingerprint: str, total_bytes: int) -> ModelFacts:
         """The part of the layout that travels with stats and plans."""
@@ -211,4 +244,7 @@ class MoeLayout:
             gating=self.gating,
             total_bytes=total_bytes,
             expert_bytes=self.expert_bytes,
+            sets=self.sets,
+            passes=self.passes,
+            idle_experts=self.idle_experts,
         )

@@ -18,6 +18,7 @@ from moeprune.artefact import read_json, write_bytes
 from moeprune.core import plan_text
 from moeprune.core.layout import ModelFacts
 from moeprune.core.limits import MIN_PER_GROUP
+from moeprune.core.rows import check_rows, row_name, rows_of
 from moeprune.errors import MismatchError, PlanError
 
 
@@ -35,6 +36,8 @@ class PrunePlan:
         layer_ids: (L,) index of each MoE layer in the checkpoint, ascending.
         num_experts: (L,) routed experts of each layer before pruning.
         keep: (L,) the original ids of the experts that stay, ascending.
+        sets: (L,) expert set of each row where a layer has several, ``""`` for the main one; or ()
+            where every layer has one. The sets of a layer keep the same number.
         stats_sha256: of the stats file, or None if the plan was made from stats in memory.
         method: how it was made; ``"manual"`` for a plan written by hand.
         criterion: what an expert's worth was.
@@ -59,6 +62,7 @@ class PrunePlan:
     layer_ids: tuple[int, ...]
     num_experts: tuple[int, ...]
     keep: tuple[tuple[int, ...], ...]
+    sets: tuple[str, ...] = ()
     stats_sha256: str | None = None
     method: str = "manual"
     criterion: str = "manual"
@@ -81,51 +85,50 @@ class PrunePlan:
                 f"the plan has {len(self.layer_ids)} layers, {len(self.num_experts)} expert counts "
                 f"and {len(self.keep)} lists of kept experts; give one of each per layer."
             )
-        for before, after in zip(self.layer_ids, self.layer_ids[1:], strict=False):
-            if before >= after:
-                raise PlanError(
-                    f"layer {after} stands after layer {before}; list every layer once, in order."
-                )
+        if len(self.sets) not in (0, len(self.layer_ids)):
+            raise PlanError(f"the plan has {len(self.layer_ids)} layers and {len(self.sets)} sets.")
+        rows = rows_of(self.layer_ids, self.sets)
+        check_rows(rows, self.keep)
         if min(self.top_k, self.num_groups, self.top_groups) < 1:
             raise PlanError(
                 f"top_k {self.top_k}, num_groups {self.num_groups} and top_groups "
                 f"{self.top_groups} must be positive; copy them from 'moeprune inspect'."
             )
-        for layer, count, ids in zip(self.layer_ids, self.num_experts, self.keep, strict=True):
-            self._check_layer(layer, count, ids)
+        for row, count, ids in zip(rows, self.num_experts, self.keep, strict=True):
+            self._check_layer(row_name(*row), count, ids)
         if not self.num_removed:
             raise PlanError("the plan removes no expert; take at least one id out of a 'keep'.")
 
-    def _check_layer(self, layer: int, count: int, ids: tuple[int, ...]) -> None:
+    def _check_layer(self, where: str, count: int, ids: tuple[int, ...]) -> None:
         if count < 1:
-            raise PlanError(f"layer {layer} has {count} experts; list MoE layers only.")
+            raise PlanError(f"{where} has {count} experts; list MoE layers only.")
         for index, expert in enumerate(ids):
             if not 0 <= expert < count:
                 raise PlanError(
-                    f"layer {layer} keeps expert {expert}, but has experts 0 to {count - 1}; "
+                    f"{where} keeps expert {expert}, but has experts 0 to {count - 1}; "
                     "take it out of 'keep'."
                 )
             if index and expert <= ids[index - 1]:
                 problem = "twice" if expert in ids[:index] else f"after expert {ids[index - 1]}"
                 raise PlanError(
-                    f"layer {layer} lists expert {expert} {problem}; list ascending ids, each once."
+                    f"{where} lists expert {expert} {problem}; list ascending ids, each once."
                 )
         if len(ids) == count:
             return  # nothing leaves: the layer is what the model already runs
         floor = max(self.top_k, MIN_PER_GROUP)
         if len(ids) < floor:
             raise PlanError(
-                f"layer {layer} keeps {len(ids)} experts, but each token runs {self.top_k}; "
+                f"{where} keeps {len(ids)} experts, but each token runs {self.top_k}; "
                 f"keep at least {floor}."
             )
         if self.num_groups > 1:
-            self._check_groups(layer, count, ids)
+            self._check_groups(where, count, ids)
 
-    def _check_groups(self, layer: int, count: int, ids: tuple[int, ...]) -> None:
+    def _check_groups(self, where: str, count: int, ids: tuple[int, ...]) -> None:
         groups = self.num_groups
         if count % groups:
             raise PlanError(
-                f"layer {layer} has {count} experts, which do not divide into {groups} groups; "
+                f"{where} has {count} experts, which do not divide into {groups} groups; "
                 "num_groups must be the model's."
             )
         kept_G = [0] * groups
@@ -133,13 +136,13 @@ class PrunePlan:
             kept_G[expert * groups // count] += 1
         if len(set(kept_G)) != 1:
             raise PlanError(
-                f"layer {layer} keeps {kept_G} experts of its {groups} router groups; "
+                f"{where} keeps {kept_G} experts of its {groups} router groups; "
                 "keep the same number of each."
             )
         least = max(MIN_PER_GROUP, -(-self.top_k // self.top_groups))
         if kept_G[0] < least:
             raise PlanError(
-                f"layer {layer} keeps {kept_G[0]} experts of each router group; each token needs "
+                f"{where} keeps {kept_G[0]} experts of each router group; each token needs "
                 f"{least} of a group, so keep at least {least * groups} in the layer."
             )
 
@@ -193,6 +196,7 @@ class PrunePlan:
             )
         for name, mine, theirs in (
             ("layers", self.layer_ids, facts.layer_ids),
+            ("expert sets", self.sets, facts.sets),
             ("experts per layer", self.num_experts, facts.num_experts),
             ("experts per token", self.top_k, facts.top_k),
             ("router groups", self.num_groups, facts.num_groups),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moeprune.artefact import Json, check_schema, encodable
+from moeprune.core.rows import rows_of
 from moeprune.errors import PlanError
 
 if TYPE_CHECKING:
@@ -38,8 +39,12 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
         "ratio": plan.ratio,
         "options": dict(plan.options),
         "layers": [
-            {"layer": layer, "num_experts": count, "keep": list(ids)}
-            for layer, count, ids in zip(plan.layer_ids, plan.num_experts, plan.keep, strict=True)
+            {"layer": layer}
+            | ({"set": expert_set} if expert_set else {})
+            | {"num_experts": count, "keep": list(ids)}
+            for (layer, expert_set), count, ids in zip(
+                rows_of(plan.layer_ids, plan.sets), plan.num_experts, plan.keep, strict=True
+            )
         ],
         "domain_loss": dict(plan.domain_loss),
         "worst_domain": plan.worst_domain,
@@ -100,9 +105,11 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     for key in ("top_k", "num_groups", "top_groups"):
         values[key] = _get(model, key, int, path, within="model.")
     rows = [_row(entry, index, path) for index, entry in enumerate(layers)]
-    values["layer_ids"] = tuple(layer for layer, _, _ in rows)
-    values["num_experts"] = tuple(count for _, count, _ in rows)
-    values["keep"] = tuple(ids for _, _, ids in rows)
+    values["layer_ids"] = tuple(layer for layer, _, _, _ in rows)
+    values["num_experts"] = tuple(count for _, _, count, _ in rows)
+    values["keep"] = tuple(ids for _, _, _, ids in rows)
+    sets = tuple(expert_set for _, expert_set, _, _ in rows)
+    values["sets"] = sets if any(sets) else ()
     for key in ("method", "criterion", "allocation", "worst_domain"):
         if body.get(key) is not None:
             values[key] = _get(body, key, str, path)
@@ -141,7 +148,7 @@ def _check_values(body: Json, path: object) -> None:
     raise PlanError(f"{path} is nested more than {_MAX_DEPTH} levels deep; a plan needs four.")
 
 
-def _row(entry: Any, index: int, path: object) -> tuple[int, int, tuple[int, ...]]:
+def _row(entry: Any, index: int, path: object) -> tuple[int, str, int, tuple[int, ...]]:
     if not isinstance(entry, dict):
         raise PlanError(
             f"{path}: entry {index} of 'layers' is {entry!r}; "
@@ -149,6 +156,7 @@ def _row(entry: Any, index: int, path: object) -> tuple[int, int, tuple[int, ...
         )
     layer = _get(entry, "layer", int, path, within=f"layers[{index}].")
     within = f"layer {layer}: "
+    expert_set = _get(entry, "set", str, path, within=within) if "set" in entry else ""
     count = _get(entry, "num_experts", int, path, within=within)
     keep = _get(entry, "keep", list, path, within=within)
     for expert in keep:
@@ -156,7 +164,7 @@ def _row(entry: Any, index: int, path: object) -> tuple[int, int, tuple[int, ...
             raise PlanError(
                 f"{path}: layer {layer} keeps {expert!r}, which is not the number of an expert."
             )
-    return layer, count, tuple(keep)
+    return layer, expert_set, count, tuple(keep)
 
 
 def _get(body: Mapping[str, Any], key: str, kind: type, path: object, *, within: str = "") -> Any:

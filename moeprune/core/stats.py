@@ -80,8 +80,8 @@ class DomainStats:
         return np.asarray(chosen.max(axis=0) if name in MAXIMA else chosen.sum(axis=0))
 
     def num_tokens(self, *, folds: Sequence[int] | None = None) -> int:
-        """Tokens of the domain, the same in every layer."""
-        return int(self.total("tokens", folds=folds)[0])
+        """Tokens of the domain: of any layer that a forward pass runs once."""
+        return int(self.total("tokens", folds=folds).min())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

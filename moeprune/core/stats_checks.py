@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.core.layout import ModelFacts
+from moeprune.core.rows import row_name
 from moeprune.errors import StatsError
 
 Array = NDArray[Any]
@@ -36,7 +37,9 @@ def check_sums(model: ModelFacts, domains: Sequence[Sums]) -> None:
 
     Σ_e count = K · tokens and no expert was visited more often than there were tokens; Σ_e π_e =
     tokens, also when sorted by rank; entropy is at most log2 E a token; every sum is finite and not
-    negative, over all folds too; nothing lies beyond the experts of a narrow layer.
+    negative, over all folds too; nothing lies beyond the experts of a narrow layer. Where tokens
+    may choose idle experts, the first two are upper bounds, and E counts the idle ones too. Where a
+    forward pass runs a layer several times, its tokens count as often.
 
     Raises:
         StatsError: it does not; the message names domain, layer and both numbers.
@@ -46,7 +49,8 @@ def check_sums(model: ModelFacts, domains: Sequence[Sums]) -> None:
         for name, array in domain.arrays.items():
             _check_range(domain.name, name, array, experts_L)
         tokens_FL = domain.arrays["tokens"]
-        if np.any(tokens_FL != tokens_FL[:, :1]):
+        passes_L = np.array(model.passes or (1,) * model.num_layers)
+        if np.any(tokens_FL * passes_L[0] != tokens_FL[:, :1] * passes_L):
             raise StatsError(f"{domain.name}: layers did not all see the same tokens.")
         _check_routing(model, domain, tokens_FL)
 
@@ -70,20 +74,22 @@ def _check_range(domain: str, name: str, array: Array, experts_L: Array) -> None
 
 def _check_routing(model: ModelFacts, domain: Sums, tokens_FL: Array) -> None:
     count_FLE, rank_FLE = domain.arrays["count"], domain.arrays["rank_prob_sum"]
-    for row, layer in enumerate(model.layer_ids):
-        where = f"{domain.name}, layer {layer}"
+    idle = model.idle_experts
+    for row, name in enumerate(model.rows):
+        where = f"{domain.name}, {row_name(*name)}"
         tokens_F = tokens_FL[:, row]
         tokens, count = int(tokens_F.sum()), int(count_FLE[:, row].sum())
-        if np.any(count_FLE[:, row].sum(axis=1) != model.top_k * tokens_F) or np.any(
-            count_FLE[:, row] > tokens_F[:, None]
-        ):
+        count_F, due_F = count_FLE[:, row].sum(axis=1), model.top_k * tokens_F
+        wrong = np.any(count_F > due_F) if idle else np.any(count_F != due_F)
+        if wrong or np.any(count_FLE[:, row] > tokens_F[:, None]):
             raise StatsError(
                 f"{where}: {count} routed tokens for {tokens} tokens, expected {model.top_k} x "
                 f"{tokens} = {model.top_k * tokens}, at most {tokens} of one expert."
             )
         for name in ("prob_sum", "rank_prob_sum"):
             mass_F = domain.arrays[name][:, row].sum(axis=1)
-            if not np.allclose(mass_F, tokens_F, rtol=_RELATIVE, atol=_ABSOLUTE):
+            due_F = np.minimum(mass_F, tokens_F) if idle else tokens_F
+            if not np.allclose(mass_F, due_F, rtol=_RELATIVE, atol=_ABSOLUTE):
                 raise StatsError(
                     f"{where}: router probabilities ({name}) sum to {mass_F.sum():.6g} over "
                     f"{tokens} tokens, expected {tokens}."
@@ -91,7 +97,7 @@ def _check_routing(model: ModelFacts, domain: Sums, tokens_FL: Array) -> None:
         slack_F1 = _ABSOLUTE + _RELATIVE * tokens_F[:, None]
         if np.any(np.diff(rank_FLE[:, row], axis=1) > slack_F1):
             raise StatsError(f"{where}: rank_prob_sum does not fall from rank to rank.")
-        bits_F = tokens_F * np.log2(model.num_experts[row])
+        bits_F = tokens_F * np.log2(model.num_experts[row] + idle)
         entropy_F = domain.arrays["entropy_sum"][:, row]
         if np.any(entropy_F > bits_F * (1 + _RELATIVE) + _ABSOLUTE):
             raise StatsError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.core.plan import PrunePlan
+from moeprune.core.rows import row_name, rows_of
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
 
@@ -72,7 +73,7 @@ def _what(plan: PrunePlan, source: str) -> str:
     before, after = sum(plan.num_experts), sum(plan.num_experts) - plan.num_removed
     rows = [
         ("Family", escape(plan.model_type)),
-        ("MoE layers", f"{plan.num_layers}"),
+        ("MoE layers", f"{len(set(plan.layer_ids))}"),
         ("Routed experts per layer", f"{_span(plan.num_experts)} → {_span(map(len, plan.keep))}"),
         ("Routed experts in all", f"{before} → {after} ({plan.ratio:.1%} removed)"),
         ("Experts run per token", f"{plan.top_k} (unchanged)"),
@@ -175,8 +176,10 @@ def _use(plan: PrunePlan, form: str) -> str:
 
 def _kept(plan: PrunePlan) -> str:
     rows = [
-        (f"{layer}", f"{len(ids)} of {count}", ranges(ids))
-        for layer, count, ids in zip(plan.layer_ids, plan.num_experts, plan.keep, strict=True)
+        (row_name(*row).removeprefix("layer "), f"{len(ids)} of {count}", ranges(ids))
+        for row, count, ids in zip(
+            rows_of(plan.layer_ids, plan.sets), plan.num_experts, plan.keep, strict=True
+        )
     ]
     return (
         "<details>\n<summary>Kept experts of every layer, by their numbers in the source</summary>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -49,11 +50,19 @@ def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
             row=row,
             layer=layer,
             num_experts=layout.num_experts[row],
-            experts=_only(modules, layer, layout.experts_module, layout.model_type),
-            router=_only(modules, layer, layout.router_module, layout.model_type),
+            experts=_only(modules, layer, experts, layout.model_type),
+            router=_only(modules, layer, router, layout.model_type),
+            num_idle=layout.idle_experts,
         )
-        for row, layer in enumerate(layout.layer_ids)
+        for row, (layer, experts, router) in enumerate(_named(layout))
     )
+
+
+def _named(layout: MoeLayout) -> Iterator[tuple[int, str, str]]:
+    """Layer, and names of its experts and router modules, for each row."""
+    main = (layout.experts_module, layout.router_module)
+    for layer, expert_set in layout.rows:
+        yield (layer, *(layout.set_modules[expert_set] if expert_set else main))
 
 
 def _only(modules: dict[str, nn.Module], layer: int, name: str, model_type: str) -> nn.Module:

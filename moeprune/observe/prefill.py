@@ -70,6 +70,7 @@ def prefill(
         num_experts=layout.num_experts,
         gating=layout.gating,
         gate_scale=layout.gate_scale,
+        num_idle=layout.idle_experts,
     )
     decoder = decoder_of(model)
     observer = plugins.load(observers, layout.observer)

@@ -63,12 +63,14 @@ class FoldedSums:
         num_experts: Sequence[int],
         gating: str,
         gate_scale: float = 1.0,
+        num_idle: int = 0,
     ):
         self.live_T: Tensor | None = None
         self._layer_ids = tuple(layer_ids)
         self._num_experts = tuple(num_experts)
         self._gating = gating
         self._gate_scale = gate_scale
+        self._num_idle = num_idle
         shape = {"L": len(layer_ids), "E": max(num_experts)}
         self._arrays: dict[str, NDArray[Any]] = {
             name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
@@ -110,17 +112,18 @@ class FoldedSums:
 
         Args:
             row: the MoE layer.
-            logits_TE: of the router.
-            ids_TK: int64 experts chosen.
+            logits_TE: of the router: routed experts, then idle ones.
+            ids_TK: int64 experts chosen; of an idle one nothing is counted.
             gates_TK: gate weights before the block's own scale.
             norms_TK: ‖f_e‖₂ of each chosen expert's output.
             gate_norms_TK: g·‖f_e‖₂, where it is not the product of gate weight and norm.
         """
         experts = self._num_experts[row]
-        if logits_TE.shape != (ids_TK.shape[0], experts):
+        due = [ids_TK.shape[0], experts + self._num_idle]
+        if list(logits_TE.shape) != due:
             raise UnsupportedModelError(
                 f"layer {self._layer_ids[row]}: the router gives {list(logits_TE.shape)}, expected "
-                f"logits [{ids_TK.shape[0]}, {experts}]; this family needs an observer of its own."
+                f"logits {due}; this family needs an observer of its own."
             )
         probs_TE = router_probabilities(logits_TE, gating=self._gating)
         prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
@@ -131,7 +134,12 @@ class FoldedSums:
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
         top_k = ids_TK.shape[1]
         # One bin a (fold, expert): bincount adds in the order of the tokens, always the same.
-        bins = self._fold_T.repeat_interleave(top_k) * experts + ids_TK.cpu().reshape(-1)
+        ids = ids_TK.cpu().reshape(-1)
+        bins = self._fold_T.repeat_interleave(top_k) * experts + ids
+        if self._num_idle:
+            routed = ids < experts
+            bins, gate, norm = bins[routed], gate[routed], norm[routed]
+            gate_norm, prob_TK = gate_norm[routed], prob_TK[routed]
         self._bin("count", row, bins, None)
         self._bin("gate_sum", row, bins, gate)
         self._bin("norm_sum", row, bins, norm)
@@ -168,9 +176,11 @@ class FoldedSums:
         self._arrays[name][:, row, :experts] += sums.reshape(FOLDS, experts).numpy()
 
     def _add_routers(self, row: int, probs_TE: Tensor) -> None:
-        experts = probs_TE.shape[1]
+        experts = self._num_experts[row]
         fold_T = self._fold_T.to(probs_TE.device)
         member_FT = torch.nn.functional.one_hot(fold_T, FOLDS).T.double()
+        entropy_T = torch.special.entr(probs_TE).double().sum(dim=1) / math.log(2)  # bits
+        probs_TE = probs_TE[:, :experts]
         self._arrays["prob_sum"][:, row, :experts] += (member_FT @ probs_TE.double()).cpu().numpy()
         if probs_TE.device.type == "cpu":  # numpy's sort is several times faster than torch's
             ranked_TE = torch.from_numpy(np.sort(probs_TE.numpy(), axis=1)).flip(1)
@@ -178,6 +188,5 @@ class FoldedSums:
             ranked_TE = probs_TE.sort(dim=1, descending=True).values
         ranked_FE = member_FT @ ranked_TE.double()
         self._arrays["rank_prob_sum"][:, row, :experts] += ranked_FE.cpu().numpy()
-        entropy_T = torch.special.entr(probs_TE).double().sum(dim=1) / math.log(2)  # bits
         self._arrays["entropy_sum"][:, row] += (member_FT @ entropy_T).cpu().numpy()
         self._arrays["entropy_sq_sum"][:, row] += (member_FT @ entropy_T.square()).cpu().numpy()

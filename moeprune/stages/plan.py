@@ -177,6 +177,7 @@ def _describe(
         num_groups=model.num_groups,
         top_groups=model.top_groups,
         layer_ids=model.layer_ids,
+        sets=model.sets,
         num_experts=model.num_experts,
         keep=tuple(tuple(int(e) for e in np.flatnonzero(keep_E)) for keep_E in keep_LE),
         method=method,
