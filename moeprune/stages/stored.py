@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from moeprune.artefact import read_json
@@ -87,7 +87,7 @@ def settings_texts(
     """
     stored = check_stored(index, layout)
     plugin = stored.plugin if stored else None
-    change = renaming(layout, keep)
+    change = renaming(layout, keep, index.entries)
     places = places_in_config(plugin)
     check_renumberable(index.config, places=places)
     texts = {CONFIG_FILE: edit_json_names(config_text, places, change)}
@@ -109,7 +109,7 @@ def settings_problems(
     """What is wrong with the names of experts in an export's settings, one line each."""
     stored = stored_format(source.config)
     plugin = stored.plugin if stored else None
-    change = renaming(layout, keep)
+    change = renaming(layout, keep, source.entries)
     yield from settings_differences(
         source.config,
         export.config,
@@ -134,12 +134,23 @@ def named_places(index: CheckpointIndex) -> Callable[[tuple[str, ...]], bool]:
     return lambda path: any(in_place(path[:length], places) for length in range(1, len(path) + 1))
 
 
-def renaming(layout: MoeLayout, keep: Sequence[Sequence[int]]) -> Renaming:
-    """What becomes of the names of experts under a plan."""
+def renaming(layout: MoeLayout, keep: Sequence[Sequence[int]], names: Iterable[str]) -> Renaming:
+    """What becomes of the names of experts under a plan.
+
+    Args:
+        layout: of the source.
+        keep: L sequences of the ids that stay.
+        names: all tensors of the source; experts outside the layout (of a vision model, of
+            next-token-prediction layers that are kept) keep their numbers.
+    """
+    stored = ExpertNames.of(names)
+    whole = {path: e for path, e in stored.parts.items() if max(e) == len(e) - 1}
     numbered = {n: rule for n, rule in layout.tensors.items() if rule.expert is not None}
-    names = ExpertNames.of(numbered)
     rows = {found[0]: rule.row for name, rule in numbered.items() if (found := expert_of(name))}
-    return Renaming(names, {path: tuple(keep[rows[path]]) for path in names.parts})
+    kept = {path: tuple(range(len(experts))) for path, experts in whole.items()}
+    return Renaming(
+        ExpertNames(whole), kept | {path: tuple(keep[row]) for path, row in rows.items()}
+    )
 
 
 def _settings_files(index: CheckpointIndex) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -226,3 +226,45 @@ def test_names_that_cannot_be_told_are_refused(
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         export(source, plan=hand_plan(source), output=tmp_path / "out")
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mtp", ["prune", "keep", "drop"])
+def test_names_of_next_token_layers(mtp: str, tmp_path: Path) -> None:
+    """Their experts follow the last layer's, or stay as they are; the settings say the same."""
+    from safetensors.torch import save_file
+
+    source, _ = quantised(tmp_path / "source", ALL["fp8-blocks"])
+    tensors = weights(source)
+    tensors |= {
+        name.replace("layers.3.", "layers.4."): tensor.clone()
+        for name, tensor in tensors.items()
+        if "layers.3." in name
+    }
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((source / "config.json").read_text())
+    skip = config["quantization_config"]["modules_to_not_convert"]
+    extra = [name.replace("layers.3.", "layers.4.") for name in skip if "layers.3." in name]
+    skip += [*extra, r"re:.*layers\.[34]\..*experts\.(1|2)\."]
+    (source / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    plan = hand_plan(source)
+    out = export(source, plan=plan, output=tmp_path / "out", mtp=mtp)
+    report = verify(out, source=source)
+    assert report.ok, report.to_text()
+    after = json.loads((out / "config.json").read_text())["quantization_config"]
+    named = [n for n in names_in(after["modules_to_not_convert"]) if "layers.4." in n]
+    stored = {name.removesuffix(".weight") for name in weights(out) if "layers.4." in name}
+    if mtp != "drop":
+        assert {n for n in named if n in stored} == {n for n in stored if ".experts." in n}
+    # The experts that the pattern means: 1 and 2 of the source, in both layers.
+    routed = [n for n in weights(out) if re.search(r"layers\.[34]\..*experts\.", n)]
+    patterns = [n for n in after["modules_to_not_convert"] if n.startswith("re:")]
+    hit = {n.removesuffix(".weight") for n in routed for p in patterns if re.match(p[3:], n)}
+    full = weights(source)
+    due = {
+        new.removesuffix(".weight")
+        for new in routed
+        for old in (1, 2)
+        if same(weights(out)[new], full[re.sub(r"experts\.\d+", f"experts.{old}", new)])
+    }
+    listed = set(after["modules_to_not_convert"])
+    assert due <= hit | listed and not (hit - due)
