@@ -124,8 +124,8 @@ def _trimmed(
 ) -> dict[tuple[str, ...], Any]:
     """The lists that are longer by the layers that some level counts, cut to the main model's."""
     levels = dict(_levels(config))
-    counts = {levels.get(path[:-1], {}).get(path[-1]) for path in without if path[-1] in COUNT_KEYS}
-    lengths = {num_layers + count for count in counts if type(count) is int and count > 0}
+    values = [levels[path[:-1]].get(path[-1]) for path in without if path[-1] in COUNT_KEYS]
+    lengths = {num_layers + value for value in values if type(value) is int and value > 0}
     return {
         (*path, key): level[key][:num_layers]
         for path, level in levels.items()
