@@ -1,0 +1,1 @@
+"""What ``calibration/generate.py`` writes: exercises, their layouts, and the documents."""
