@@ -17,9 +17,11 @@ def uneven_plan(model: Path) -> PrunePlan:
     facts = open_model(model).facts
     groups = facts.num_groups
     keep = []
-    for row, count in enumerate(facts.num_experts):
+    order = sorted(set(facts.layer_ids))
+    for row, (layer, count) in enumerate(zip(facts.layer_ids, facts.num_experts, strict=True)):
         size = count // groups
-        leave = min((1, 2, 0)[row % 3], (count - max(facts.top_k, 2 * groups)) // groups)
+        leave = (1, 2, 0)[order.index(layer) % 3]
+        leave = min(leave, (count - max(facts.top_k, 2 * groups)) // groups)
         gone = {(2 * row + 1 + step) % size for step in range(leave)}
         keep.append(tuple(e for e in range(count) if e % size not in gone))
     return PrunePlan(
@@ -30,6 +32,7 @@ def uneven_plan(model: Path) -> PrunePlan:
         num_groups=groups,
         top_groups=facts.top_groups,
         layer_ids=facts.layer_ids,
+        sets=facts.sets,
         num_experts=facts.num_experts,
         keep=tuple(keep),
     )
