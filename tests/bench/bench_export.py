@@ -1,16 +1,20 @@
 """Time and memory of ``export`` against ``cp`` + fsync of the very bytes it wrote.
 
-    python tests/bench/bench_export.py [--gigabytes 2] [--layout per-expert|fused] [--repeats 3]
+    python tests/bench/bench_export.py [--gigabytes 4] [--layouts per-expert fused fp8]
+        [--ratios 0.5] [--caches warm cold] [--repeats 3]
 
-A synthetic qwen3_moe checkpoint is written shard by shard without torch. Then, for each ratio,
-exports and copies alternate; source pages are in the cache for both (both read all they need once
-before), and both end with fsync of every file. Medians are reported; JSON is the last line.
+A synthetic qwen3_moe checkpoint is written shard by shard without torch. Then, for each layout,
+ratio and state of the cache, exports and copies alternate. Warm: both find all they read in the
+page cache; cold: no page of either source is in it. Both end with fsync of every file. Medians are
+reported; JSON is the last line. At most three times the source's size lies on the disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import shutil
 import statistics
@@ -23,7 +27,11 @@ from pathlib import Path
 
 LAYERS, EXPERTS, HIDDEN, VOCAB, TOP_K = 12, 64, 1024, 8192, 8
 POOL_BYTES = 64 << 20
-TARGET_TIME, TARGET_RSS_MB = 1.5, 300
+TARGET_TIME, TARGET_RSS_MB = 1.25, 200
+BLOCK = 128  # FP8: values of a weight that share a scale, on both axes
+LAYOUTS, CACHES = ("per-expert", "fused", "fp8"), ("warm", "cold")
+WIDTHS = {"BF16": 2, "F8_E4M3": 1, "F32": 4}
+Row = tuple[str, str, tuple[int, ...]]  # name, type, shape
 
 EXPORT = """
 import resource, sys, time
@@ -43,8 +51,18 @@ print(imported - started, ended - imported, peak)
 """
 
 
-def tensors(intermediate: int, layout: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a BF16 qwen3_moe checkpoint."""
+def tensors(intermediate: int, layout: str) -> Iterator[Row]:
+    """Names, types and shapes of a qwen3_moe checkpoint."""
+    for name, shape in plain_tensors(intermediate, layout):
+        if layout == "fp8" and ".experts." in name:
+            yield name, "F8_E4M3", shape
+            scales = tuple(-(-length // BLOCK) for length in shape)
+            yield f"{name}_scale_inv", "F32", scales
+        else:
+            yield name, "BF16", shape
+
+
+def plain_tensors(intermediate: int, layout: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}"
@@ -66,26 +84,23 @@ def tensors(intermediate: int, layout: str) -> Iterator[tuple[str, tuple[int, ..
     yield "lm_head.weight", (VOCAB, HIDDEN)
 
 
-def size_of(shape: tuple[int, ...]) -> int:
-    size = 2
-    for length in shape:
-        size *= length
-    return size
+def size_of(row: Row) -> int:
+    return WIDTHS[row[1]] * math.prod(row[2])
 
 
 def build(path: Path, *, gigabytes: float, layout: str) -> None:
     """Write the checkpoint, in shards of about half a gigabyte."""
-    per_width = LAYERS * EXPERTS * 3 * HIDDEN * 2
-    fixed = sum(size_of(shape) for _, shape in tensors(0, layout))
-    intermediate = max(8, int((gigabytes * 1e9 - fixed) / per_width) // 8 * 8)
-    shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
+    per_width = LAYERS * EXPERTS * 3 * HIDDEN * (1 if layout == "fp8" else 2)
+    fixed = sum(map(size_of, tensors(0, layout)))
+    intermediate = max(BLOCK, round((gigabytes * 1e9 - fixed) / per_width / BLOCK) * BLOCK)
+    shards: list[list[Row]] = [[]]
     filled = 0
-    for name, shape in tensors(intermediate, layout):
+    for row in tensors(intermediate, layout):
         if filled > 5e8:
             shards.append([])
             filled = 0
-        shards[-1].append((name, shape))
-        filled += size_of(shape)
+        shards[-1].append(row)
+        filled += size_of(row)
     path.mkdir()
     pool = os.urandom(POOL_BYTES)
     weight_map, total = {}, 0
@@ -93,9 +108,9 @@ def build(path: Path, *, gigabytes: float, layout: str) -> None:
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         position = 0
-        for name, shape in rows:
-            end = position + size_of(shape)
-            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [position, end]}
+        for name, dtype, shape in rows:
+            end = position + size_of((name, dtype, shape))
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
             weight_map[name] = file
             position = end
         total += position
@@ -110,7 +125,7 @@ def build(path: Path, *, gigabytes: float, layout: str) -> None:
                 left -= target.write(pool[start : start + min(left, POOL_BYTES // 2)])
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = {
+    config: dict[str, object] = {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
         "hidden_size": HIDDEN,
@@ -120,6 +135,12 @@ def build(path: Path, *, gigabytes: float, layout: str) -> None:
         "num_experts_per_tok": TOP_K,
         "vocab_size": VOCAB,
     }
+    if layout == "fp8":
+        config["quantization_config"] = {
+            "quant_method": "fp8",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [BLOCK, BLOCK],
+        }
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -157,6 +178,14 @@ def warm(folder: Path) -> None:
                 pass
 
 
+def cool(folder: Path) -> None:
+    """Take the pages of a folder out of the cache; they must be on the disk."""
+    for path in files(folder):
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
 def run_export(model: Path, plan: Path, out: Path) -> tuple[float, float, float]:
     """(wall seconds of the process, seconds of the call, peak MB)."""
     started = time.perf_counter()
@@ -182,18 +211,20 @@ def run_copy(source: Path, out: Path) -> float:
     return time.perf_counter() - started
 
 
-def measure(model: Path, work: Path, *, ratio: float, repeats: int) -> dict[str, object]:
+def measure(
+    model: Path, work: Path, *, ratio: float, cache: str, repeats: int
+) -> dict[str, object]:
     plan, reference = work / f"plan-{ratio}.json", work / f"reference-{ratio}"
     save_plan(model, ratio, plan)
     run_export(model, plan, reference)
     written = sum(path.stat().st_size for path in files(reference))
     exports, copies = [], []
     for turn in range(repeats):
-        # Source and reference are read whole before either is timed; who goes first alternates.
+        # Source and reference are made alike before either is timed; who goes first alternates.
         for kind in ("export", "copy") if turn % 2 == 0 else ("copy", "export"):
-            warm(model)
-            warm(reference)
             os.sync()
+            for folder in (model, reference):
+                (warm if cache == "warm" else cool)(folder)
             out = work / "out"
             if kind == "export":
                 exports.append(run_export(model, plan, out))
@@ -205,6 +236,7 @@ def measure(model: Path, work: Path, *, ratio: float, repeats: int) -> dict[str,
     copy = statistics.median(copies)
     return {
         "ratio": ratio,
+        "cache": cache,
         "gigabytes_written": round(written / 1e9, 3),
         "export_seconds": round(wall, 3),
         "export_call_seconds": round(statistics.median(item[1] for item in exports), 3),
@@ -218,30 +250,33 @@ def measure(model: Path, work: Path, *, ratio: float, repeats: int) -> dict[str,
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--gigabytes", type=float, default=2.0)
-    parser.add_argument("--layout", choices=("per-expert", "fused"), default="per-expert")
-    parser.add_argument("--ratios", type=float, nargs="+", default=[0.5, 0.25])
+    parser.add_argument("--gigabytes", type=float, default=4.0)
+    parser.add_argument("--layouts", choices=LAYOUTS, nargs="+", default=LAYOUTS)
+    parser.add_argument("--ratios", type=float, nargs="+", default=[0.5])
+    parser.add_argument("--caches", choices=CACHES, nargs="+", default=CACHES)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="where to work; default: a temp")
     options = parser.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="bench-export-", dir=options.folder))
-    try:
-        model = work / "model"
-        build(model, gigabytes=options.gigabytes, layout=options.layout)
-        results = [
-            measure(model, work, ratio=ratio, repeats=options.repeats) for ratio in options.ratios
-        ]
-    finally:
-        shutil.rmtree(work)
-    print(f"layout {options.layout}, source {options.gigabytes} GB, median of {options.repeats}")
-    print("ratio  GB written  export s  (call s)  cp+fsync s  times  peak MB")
-    for row in results:
-        print(
-            f"{row['ratio']:5}  {row['gigabytes_written']:10}  {row['export_seconds']:8}  "
-            f"{row['export_call_seconds']:8}  {row['cp_fsync_seconds']:10}  "
-            f"{row['times_cp_fsync']:5}  {row['peak_rss_mb']:7}"
-        )
-    print(json.dumps({"layout": options.layout, "results": results}))
+    results = []
+    print("layout      cache  ratio  GB written  export s  (call s)  cp+fsync s  times  peak MB")
+    for layout in options.layouts:
+        work = Path(tempfile.mkdtemp(prefix="bench-export-", dir=options.folder))
+        try:
+            model = work / "model"
+            build(model, gigabytes=options.gigabytes, layout=layout)
+            for ratio, cache in itertools.product(options.ratios, options.caches):
+                row = measure(model, work, ratio=ratio, cache=cache, repeats=options.repeats)
+                results.append({"layout": layout} | row)
+                print(
+                    f"{layout:10}  {cache:5}  {ratio:5}  {row['gigabytes_written']:10}  "
+                    f"{row['export_seconds']:8}  {row['export_call_seconds']:8}  "
+                    f"{row['cp_fsync_seconds']:10}  {row['times_cp_fsync']:5}  "
+                    f"{row['peak_rss_mb']:7}",
+                    flush=True,
+                )
+        finally:
+            shutil.rmtree(work)
+    print(json.dumps({"gigabytes": options.gigabytes, "results": results}))
     good = all(
         float(str(row["times_cp_fsync"])) <= TARGET_TIME
         and float(str(row["peak_rss_mb"])) < TARGET_RSS_MB

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,21 @@ def test_progress_ends_at_the_bytes_written(tmp_path: Path) -> None:
     written = sum(len(data) for data in snapshot(out).values())
     assert (seen[-1].done, seen[-1].total, seen[-1].unit) == (written, written, "bytes")
     assert [p.done for p in seen] == sorted(p.done for p in seen)
+
+
+def test_progress_comes_in_the_thread_that_asked(tmp_path: Path) -> None:
+    index = sharded(tmp_path / "m")
+    threads: set[int] = set()
+    write_checkpoint(
+        index,
+        edits(index),
+        tmp_path / "out",
+        texts=TEXTS,
+        on_progress=lambda _: threads.add(threading.get_ident()),
+    )
+    assert threads == {threading.get_ident()}
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("export")]  # none goes on
 
 
 @pytest.mark.parametrize("kernel", [True, False])
