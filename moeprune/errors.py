@@ -23,6 +23,10 @@ class UnsupportedModelError(MoePruneError):
     """The checkpoint is sound, but not a Mixture-of-Experts that moeprune can prune."""
 
 
+class UnknownFamilyError(UnsupportedModelError):
+    """The model's family has no file in ``architectures/families``."""
+
+
 class DomainError(MoePruneError):
     """Calibration text cannot be used: empty, unreadable, or a line that is not a document."""
 

@@ -5,15 +5,27 @@ A module of this folder is a recipe, one way to store experts, named by it: its 
 A file of ``families/`` is one family, named by its ``model_type``. Adding either is adding a file.
 """
 
+from moeprune.architectures._config import (
+    GROUP_KEYS,
+    TOP_GROUP_KEYS,
+    TOP_K_KEYS,
+    StatedExperts,
+    stated_experts,
+)
 from moeprune.architectures._families import Family, family_names, load_family
 from moeprune.architectures._layout import layout_of
 from moeprune.architectures._next_token import NextTokenLayers, next_token_layers
 
 __all__ = [
+    "GROUP_KEYS",
+    "TOP_GROUP_KEYS",
+    "TOP_K_KEYS",
     "Family",
     "NextTokenLayers",
+    "StatedExperts",
     "family_names",
     "layout_of",
     "load_family",
     "next_token_layers",
+    "stated_experts",
 ]

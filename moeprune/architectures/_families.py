@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from moeprune.errors import UnsupportedModelError
+from moeprune.errors import UnknownFamilyError, UnsupportedModelError
 
 GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
 
@@ -71,7 +71,8 @@ def load_family(*model_types: object) -> Family:
         model_types: spellings from the most to the least specific level of config.json.
 
     Raises:
-        UnsupportedModelError: none has one; the message offers the nearest name.
+        UnknownFamilyError: none has one; the message offers the nearest name.
+        UnsupportedModelError: no name is given.
     """
     known = family_names()
     stated = [name for name in model_types if isinstance(name, str) and name]
@@ -85,7 +86,7 @@ def load_family(*model_types: object) -> Family:
         )
     near = difflib.get_close_matches(stated[0], known, n=1)
     hint = f"the nearest known name is {near[0]!r}; " if near else ""
-    raise UnsupportedModelError(
+    raise UnknownFamilyError(
         f"no family is named {stated[0]!r} (model_type in config.json): {hint}"
         "docs/extend.md tells how to add a family file."
     )

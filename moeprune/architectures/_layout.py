@@ -20,7 +20,7 @@ from moeprune.architectures._config import (
     top_k_of,
 )
 from moeprune.architectures._experts import ExpertSet, expert_sets, share
-from moeprune.architectures._families import load_family
+from moeprune.architectures._families import Family, load_family
 from moeprune.architectures._gating import gate_scale_of, gating_of
 from moeprune.architectures._leftover import refuse_leftovers
 from moeprune.architectures._match import LayerPath, is_routed, layer_path
@@ -29,22 +29,30 @@ from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.errors import UnsupportedModelError
 
 
-def layout_of(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> MoeLayout:
+def layout_of(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    family: Family | None = None,
+) -> MoeLayout:
     """Where a checkpoint keeps its routed experts.
 
     Args:
         config: config.json, parsed.
         tensors: stored name -> dtype, shape and bytes, from the headers of the shards.
+        family: of the model; None: the one whose file config.json names.
 
     Raises:
-        UnsupportedModelError: not a Mixture-of-Experts, an unknown family, or experts stored in a
-            way that cannot be cut; the message names the reason.
+        UnknownFamilyError: no family file has a name that config.json states.
+        UnsupportedModelError: not a Mixture-of-Experts, or experts stored in a way that cannot be
+            cut; the message names the reason.
         CheckpointError: config.json and tensors contradict each other.
     """
     stated = stated_experts(config)
     _refuse_dense(config, tensors, stated)
     assert stated is not None
-    family = load_family(stated.level.get("model_type"), config.get("model_type"))
+    if family is None:
+        family = load_family(stated.level.get("model_type"), config.get("model_type"))
     extra = extra_rows_of(stated, family)
     sets = expert_sets(tensors, num_experts=stated.count, extra=extra)
     if not sets:

@@ -72,7 +72,7 @@ def load_causal_lm(
     ):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         plain = dequantising(config)
-        model, report = _auto_class(config).from_pretrained(
+        model, report = auto_class(config).from_pretrained(
             path,
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
@@ -91,7 +91,7 @@ def load_causal_lm(
     return model.eval()
 
 
-def _auto_class(config: Any) -> Any:
+def auto_class(config: Any) -> Any:
     """The causal language model of the family, or the multimodal model that holds it."""
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,

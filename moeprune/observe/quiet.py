@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 from moeprune.errors import MoePruneError
 
+# Of them, every error is about a file; the client of the Hub also checks the types of a config.
+_LIBRARIES = ("huggingface_hub", "jinja2", "safetensors", "tokenizers")
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
@@ -58,7 +61,7 @@ class foreign_errors(contextlib.AbstractContextManager[None]):  # noqa: N801
         """Raise the one-line error in place of ``problem``, if it is one of theirs."""
         if problem is None or isinstance(problem, MoePruneError):
             return
-        base = type(problem).__module__.partition(".")[0] in ("jinja2", "safetensors", "tokenizers")
+        base = type(problem).__module__.partition(".")[0] in _LIBRARIES
         if isinstance(problem, self._kinds) or type(problem) is Exception or base:
             lines = str(problem).strip().splitlines()
             reason = lines[0].rstrip(". ") if lines else type(problem).__name__

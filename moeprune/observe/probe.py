@@ -1,0 +1,234 @@
+"""Ask a Mixture-of-Experts block what its router does: run it once on random numbers.
+
+The block is a copy with random router weights; its experts are a stand-in that answers whatever it
+is told to, so nothing large is ever allocated. What the stand-in is handed (choice and weights) and
+what the router returned (logits) say how scores are made; what becomes of its answer says whether
+the block multiplies it.
+
+T tokens, E routed experts, K chosen, H hidden size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from moeprune.errors import UnsupportedModelError
+from moeprune.observe.dispatch import looks_normalised
+from moeprune.observe.quiet import foreign_errors
+from moeprune.observe.sums import router_probabilities
+
+GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
+_TOKENS = 64
+_CLOSE = 1e-3  # of float32 weights after a few operations; candidates differ by tens of percent
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a block's router and experts said to each other.
+
+    Attributes:
+        logits_TE: what the router returned first.
+        ids_TK: int64 experts chosen.
+        weights_TK: their weights, as the experts get them.
+        scale: the factor that the block applies to the sum over the experts.
+    """
+
+    logits_TE: Tensor
+    ids_TK: Tensor
+    weights_TK: Tensor
+    scale: float
+
+
+def listen(
+    block: nn.Module, *, experts: str, router: str, hidden_size: int, num_experts: int
+) -> Heard:
+    """Run a copy of ``block`` on seeded random hidden states.
+
+    Args:
+        block: may be on the meta device; it stays as it is.
+        experts: name of the experts module in it.
+        router: name of the router module in it.
+        hidden_size: H.
+        num_experts: E.
+
+    Raises:
+        UnsupportedModelError: the block cannot be run alone, its experts are not called with
+            hidden states, choice and weights, its router does not return logits first, or the
+            block does more to the experts' sum than multiply it.
+    """
+    kind = type(block).__name__
+    block = copy.deepcopy(block).eval()
+    generator = torch.Generator().manual_seed(0)
+    _fill(block, experts=experts, router=router, generator=generator)
+    hidden_1TH = torch.randn(1, _TOKENS, hidden_size, generator=generator)
+    answer_TH = torch.randn(_TOKENS, hidden_size, generator=generator)
+    handed: list[tuple[Tensor, Tensor]] = []
+    returned: list[Any] = []
+    factor = 0.0
+
+    def stand_in(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if hidden.numel() != answer_TH.numel():
+            raise UnsupportedModelError(
+                f"the experts of a {kind} work on {hidden.shape[-1]} values a token, not on the "
+                f"{hidden_size} of the model. Add a family file (docs/extend.md)."
+            )
+        handed.append(_choice((*args, *kwargs.values())))
+        return (factor * answer_TH).reshape(hidden.shape)
+
+    block.get_submodule(experts).__dict__["forward"] = stand_in
+    block.get_submodule(router).register_forward_hook(lambda _m, _i, out: returned.append(out))
+    outputs = []
+    with (
+        torch.no_grad(),
+        foreign_errors(
+            f"a {kind} cannot be run alone",
+            "Add a family file (docs/extend.md).",
+            error=UnsupportedModelError,
+        ),
+    ):
+        for factor in (0.0, 1.0, 2.0):
+            output = block(hidden_1TH)
+            first = output[0] if isinstance(output, tuple | list) else output
+            outputs.append(first.reshape(_TOKENS, -1))
+    if len(handed) != 3 or len(returned) != 3:
+        raise UnsupportedModelError(
+            f"a {kind} runs its router {len(returned) / 3:g} times and its experts "
+            f"{len(handed) / 3:g} times, not once each. Add a family file (docs/extend.md)."
+        )
+    said = returned[0][0] if isinstance(returned[0], tuple | list) else returned[0]
+    ids_TK, weights_TK = handed[0]
+    good = isinstance(said, Tensor) and said.is_floating_point() and said.ndim >= 2
+    if not good or said.reshape(-1, said.shape[-1]).shape != (_TOKENS, num_experts):
+        raise UnsupportedModelError(
+            f"the router of a {kind} does not return one logit for each of its {num_experts} "
+            "experts. Add a family file (docs/extend.md)."
+        )
+    if ids_TK.shape[0] != _TOKENS or int(ids_TK.max()) >= num_experts:
+        raise UnsupportedModelError(
+            f"the experts of a {kind} are not called with one choice a token. Add a family file "
+            "(docs/extend.md)."
+        )
+    return Heard(
+        logits_TE=said.reshape(_TOKENS, num_experts),
+        ids_TK=ids_TK,
+        weights_TK=weights_TK,
+        scale=_scale(outputs, answer_TH, kind=kind),
+    )
+
+
+def gating_of(heard: Heard) -> tuple[str, str]:
+    """Gating, and the observer that understands what the router returns.
+
+    A gating fits where a token's weights are in proportion to the scores that it gives the chosen
+    experts, and either all weights are one multiple of the scores, or they have the same sum for
+    every token.
+
+    Raises:
+        UnsupportedModelError: none fits, or more than one.
+    """
+    logits_TE = heard.logits_TE.double()
+    if looks_normalised(logits_TE):
+        if _fits(logits_TE, heard):
+            return "softmax", "probabilities"
+        fitting: list[str] = []
+    else:
+        scores = scores_of(logits_TE)
+        fitting = [name for name in GATINGS if _fits(scores[name], heard)]
+    if len(fitting) != 1:
+        which = " and ".join(fitting) if fitting else f"none of {', '.join(GATINGS)}"
+        raise UnsupportedModelError(
+            f"the weights that the router gives do not tell how it makes scores of logits ({which} "
+            "would give them). Add a family file (docs/extend.md)."
+        )
+    return fitting[0], "function"
+
+
+def keeps_to_groups(heard: Heard, *, num_groups: int, top_groups: int) -> bool:
+    """Whether no token chose from more than ``top_groups`` runs of consecutive experts."""
+    size = heard.logits_TE.shape[1] // num_groups
+    return all(len(set(row)) <= top_groups for row in (heard.ids_TK // size).tolist())
+
+
+def scores_of(logits_TE: Tensor) -> Mapping[str, Tensor]:
+    """Gating -> (T, E) scores, up to a factor a token for the softmax alone."""
+    return {
+        "softmax": router_probabilities(logits_TE, gating="softmax"),
+        "sigmoid": torch.sigmoid(logits_TE),
+        "sqrtsoftplus": torch.nn.functional.softplus(logits_TE).sqrt(),
+    }
+
+
+def _fits(scores_TE: Tensor, heard: Heard) -> bool:
+    weights_TK = heard.weights_TK.double()
+    ratio_TK = weights_TK / scores_TE.gather(1, heard.ids_TK)
+    if not torch.isfinite(ratio_TK).all():
+        return False
+    each = ratio_TK.amax(dim=1) - ratio_TK.amin(dim=1) <= _CLOSE * ratio_TK.abs().amax(dim=1)
+    return bool(each.all()) and (_constant(ratio_TK) or _constant(weights_TK.sum(dim=1)))
+
+
+def _constant(values: Tensor) -> bool:
+    return float(values.max() - values.min()) <= _CLOSE * float(values.abs().max())
+
+
+def _choice(values: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 2]
+    ids = [value for value in tensors if not value.is_floating_point()]
+    weights = [value for value in tensors if value.is_floating_point()]
+    if len(ids) != 1 or len(weights) != 1 or ids[0].shape != weights[0].shape:
+        raise UnsupportedModelError(
+            "the experts are not called with the router's choice and its weights. Add a family "
+            "file (docs/extend.md)."
+        )
+    return ids[0].long(), weights[0]
+
+
+def _scale(outputs: list[Tensor], answer_TH: Tensor, *, kind: str) -> float:
+    nothing, once, twice = (output.double() for output in outputs)
+    one, two, answer = once - nothing, twice - nothing, answer_TH.double()
+    scale = (
+        float((one * answer).sum() / (answer * answer).sum()) if one.shape == answer.shape else 0
+    )
+    wrong = one.shape != answer.shape or max(
+        float((one - scale * answer).abs().max()), float((two - 2 * scale * answer).abs().max())
+    ) > _CLOSE * abs(scale)
+    if wrong or scale <= 0:
+        raise UnsupportedModelError(
+            f"a {kind} does more to what its experts add together than multiply it. Add a family "
+            "file (docs/extend.md)."
+        )
+    return scale
+
+
+def _fill(block: nn.Module, *, experts: str, router: str, generator: torch.Generator) -> None:
+    """Random router weights and biases; zero matrices and unit norms elsewhere; no experts."""
+    for path, module in block.named_modules():
+        in_router = path == router or path.startswith(f"{router}.")
+        in_experts = path == experts or path.startswith(f"{experts}.")
+        for held in (module._parameters, module._buffers):
+            for name, old in held.items():
+                if old is None or (in_experts and old.ndim > 1):
+                    continue
+                held[name] = _value(name, old, random=in_router, generator=generator)  # type: ignore[assignment]
+
+
+def _value(name: str, old: Tensor, *, random: bool, generator: torch.Generator) -> Tensor:
+    if not old.is_floating_point():
+        value = torch.zeros(old.shape, dtype=old.dtype)
+    elif "bias" in name:
+        value = 0.1 * torch.randn(old.shape, generator=generator)
+    elif old.ndim > 1:
+        # Logits of standard deviation 2: far apart, and no score is rounded to 0 or 1.
+        value = torch.zeros(old.shape)
+        if random:
+            value = 2 * torch.randn(old.shape, generator=generator) / max(old.shape) ** 0.5
+    else:
+        value = torch.ones(old.shape)
+    is_parameter = isinstance(old, nn.Parameter)
+    return nn.Parameter(value, requires_grad=False) if is_parameter else value
