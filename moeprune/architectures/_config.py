@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +159,22 @@ def extra_rows_of(stated: StatedExperts, family: Family) -> int:
     """Router rows after the last routed expert's."""
     if isinstance(family.extra_rows, int):
         return family.extra_rows
-    return _agreed(stated.level, (family.extra_rows,), stated.path) or 0
+    level = {**family.defaults, **stated.level}
+    return _agreed(level, (family.extra_rows,), stated.path) or 0
+
+
+def passes_of(stated: StatedExperts, family: Family, layers: Iterable[int]) -> tuple[int, ...]:
+    """How often a forward pass runs each of ``layers``; () where it runs each once.
+
+    Raises:
+        CheckpointError: config.json states something that is no count.
+    """
+    if not family.loop:
+        return ()
+    level = {**family.defaults, **stated.level}
+    start, end, passes = (_agreed(level, (key,), stated.path) or 0 for key in family.loop)
+    found = tuple(max(1, passes) if start <= layer < end else 1 for layer in layers)
+    return found if max(found) > 1 else ()
 
 
 def quant_method_of(config: Config, stated: StatedExperts) -> str | None:

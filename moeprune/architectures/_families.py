@@ -16,6 +16,9 @@
 ``groups``                true: the router is group-limited when config.json says n_group > 1
 ``groups_when``           ... and only when config.json has these values too
 ``extra_rows``            router rows after the last expert's: a number, or the config key of it
+``idle``                  true: they are choices that a token may take in place of a routed expert
+``loop``                  the config keys of the first layer that a forward pass repeats, of the
+                          layer after the last one, and of the number of passes
 ``defaults``              values of the keys that config.json may leave out
 ========================  ======================================================================
 
@@ -52,6 +55,8 @@ class Family:
     groups: bool = False
     groups_when: Mapping[str, Any] = field(default_factory=dict)
     extra_rows: int | str = 0
+    idle: bool = False
+    loop: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,7 +84,7 @@ def load_family(*model_types: object) -> Family:
     for name in stated:
         if name in known:
             body = _read(name)
-            return Family(**(_read(body["same_as"]) if "same_as" in body else body))
+            return _parsed(_read(body["same_as"]) if "same_as" in body else body)
     if not stated:
         raise UnsupportedModelError(
             "config.json states no model_type. Add the one of the model's family."
@@ -90,6 +95,10 @@ def load_family(*model_types: object) -> Family:
         f"no family is named {stated[0]!r} (model_type in config.json): {hint}"
         "docs/extend.md tells how to add a family file."
     )
+
+
+def _parsed(body: dict[str, Any]) -> Family:
+    return Family(**body | {"loop": tuple(body.get("loop", ()))})
 
 
 def _folder() -> resources.abc.Traversable:

@@ -15,6 +15,7 @@ from moeprune.architectures._config import (
     StatedExperts,
     extra_rows_of,
     groups_of,
+    passes_of,
     quant_method_of,
     stated_experts,
     top_k_of,
@@ -95,9 +96,10 @@ def layout_of(
     containers = {owner.container: path for path, owner in layers.items()}
     refuse_leftovers(tensors, placed, containers, num_experts=stated.count)
     num_groups, top_groups = groups_of(stated, family)
+    layer_ids = tuple(path.number for path in rows)
     return MoeLayout(
         model_type=family.model_type,
-        layer_ids=tuple(path.number for path in rows),
+        layer_ids=layer_ids,
         num_experts=(stated.count,) * len(rows),
         top_k=top_k_of(stated, family),
         num_groups=num_groups,
@@ -111,6 +113,8 @@ def layout_of(
         router_module=family.router,
         observer=family.observer,
         quant_method=quant_method_of(config, stated),
+        passes=passes_of(stated, family, layer_ids),
+        idle_experts=extra if family.idle else 0,
     )
 
 

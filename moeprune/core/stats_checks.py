@@ -75,8 +75,8 @@ def _check_range(domain: str, name: str, array: Array, experts_L: Array) -> None
 def _check_routing(model: ModelFacts, domain: Sums, tokens_FL: Array) -> None:
     count_FLE, rank_FLE = domain.arrays["count"], domain.arrays["rank_prob_sum"]
     idle = model.idle_experts
-    for row, name in enumerate(model.rows):
-        where = f"{domain.name}, {row_name(*name)}"
+    for row, of in enumerate(model.rows):
+        where = f"{domain.name}, {row_name(*of)}"
         tokens_F = tokens_FL[:, row]
         tokens, count = int(tokens_F.sum()), int(count_FLE[:, row].sum())
         count_F, due_F = count_FLE[:, row].sum(axis=1), model.top_k * tokens_F

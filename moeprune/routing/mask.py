@@ -10,7 +10,7 @@ L MoE layers, E experts of a layer, T tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -29,19 +29,19 @@ _SELECTION_BIAS = re.compile(
 
 
 class _MaskLogits(TorchFunctionMode):
-    """While active, every linear map onto E outputs gives −inf for the removed experts."""
+    """While active, every linear map onto all choices gives −inf for the removed experts."""
 
-    def __init__(self, removed_ids: Sequence[int], num_experts: int) -> None:
+    def __init__(self, removed_ids: Sequence[int], num_choices: int) -> None:
         super().__init__()
         self._removed_ids = torch.tensor(removed_ids, dtype=torch.long)
-        self._num_experts = num_experts
+        self._num_choices = num_choices
         self.hits = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in _LINEAR and result.shape[-1] == self._num_experts:
+        if func in _LINEAR and result.shape[-1] == self._num_choices:
             self.hits += 1
             result = result.index_fill(-1, self._removed_ids.to(result.device), -torch.inf)
         return result
@@ -54,6 +54,7 @@ def masked_experts(
     routers: Sequence[nn.Module],
     num_experts: Sequence[int],
     removed: Sequence[Sequence[int]],
+    extra: int = 0,
 ) -> Iterator[None]:
     """Within the block, no router of ``model`` can choose the removed experts.
 
@@ -62,6 +63,7 @@ def masked_experts(
         routers: (L,) the router module of each MoE layer, modules of ``model``.
         num_experts: (L,) routed experts of each.
         removed: L sequences of expert ids.
+        extra: further outputs of every router after those of its experts, which stay.
 
     Raises:
         VerificationError: at the end of the block, if a router never ran, or ran without its
@@ -73,16 +75,16 @@ def masked_experts(
             if ids:
                 name = names[id(router)]
                 block = model.get_submodule(name.rpartition(".")[0])
-                stack.enter_context(_masked_bias(block, width, ids))
-                stack.enter_context(_masked_router(router, width, ids, name=name))
+                stack.enter_context(_masked_bias(block, {width, width + extra}, ids))
+                stack.enter_context(_masked_router(router, width + extra, ids, name=name))
         yield
 
 
 @contextmanager
 def _masked_router(
-    router: nn.Module, num_experts: int, removed_ids: Sequence[int], *, name: str
+    router: nn.Module, num_choices: int, removed_ids: Sequence[int], *, name: str
 ) -> Iterator[None]:
-    mode = _MaskLogits(removed_ids, num_experts)
+    mode = _MaskLogits(removed_ids, num_choices)
     calls = 0
     own = router.__dict__.get("forward")
     forward = router.forward
@@ -97,7 +99,7 @@ def _masked_router(
     router.__dict__["forward"] = masked
     try:
         yield
-        if calls == 0 or mode.hits < calls:
+        if calls == 0 or mode.hits != calls:
             raise VerificationError(
                 f"{name}: {mode.hits} of {calls} calls of the router were masked; the masked model "
                 "cannot be trusted as a reference for this family."
@@ -110,12 +112,14 @@ def _masked_router(
 
 
 @contextmanager
-def _masked_bias(block: nn.Module, num_experts: int, removed_ids: Sequence[int]) -> Iterator[None]:
+def _masked_bias(
+    block: nn.Module, widths: Collection[int], removed_ids: Sequence[int]
+) -> Iterator[None]:
     """Selection biases of a router, its own or its block's, are −inf for the removed experts."""
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     with torch.no_grad():
         for name, tensor in (*block.named_parameters(), *block.named_buffers()):
-            if _SELECTION_BIAS.search(name) and tensor.shape[-1] == num_experts:
+            if _SELECTION_BIAS.search(name) and tensor.shape[-1] in widths:
                 saved.append((tensor, tensor.clone()))
                 tensor[..., list(removed_ids)] = -torch.inf
     try:

@@ -75,8 +75,16 @@ def random_model(data: FamilyData) -> Any:
     # The same as fill() does to routers under the names that most families use.
     generator = torch.Generator().manual_seed(1)
     for name, tensor in sorted(model.state_dict().items()):
-        if re.search(r"\brouter\.(gate|layer|wg)\.weight$", name):
+        if re.search(r"\brouter\.(gate|layer|wg|classifier)\.weight$", name):
             tensor.copy_(0.5 * torch.randn(tensor.shape, generator=generator))
+        elif re.search(r"\brouter_mlp\.\w+\.weight$", name) and tensor.dim() == 2:
+            tensor.copy_(0.5 * torch.randn(tensor.shape, generator=generator))
+            if name.endswith("out_proj.weight"):
+                tensor[-1] *= 4
+        elif name.endswith(("residual_scale", "hidden_states_scale")):  # factors around 1
+            tensor.add_(1)
+        elif name.endswith("balancing_biases"):  # loading sets the last to −1; some tokens skip
+            tensor.sub_(0.8)[-1] = -1
     return model
 
 

@@ -23,7 +23,7 @@ from moeprune.core.layout import MoeLayout
 from moeprune.observe.layers import moe_layers
 
 FOLDS = 4
-_BIAS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|router_bias)$")
+_BIAS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|router_bias|balancing_biases)$")
 
 
 @dataclass(kw_only=True)
@@ -35,6 +35,7 @@ class Watched:
     weights_TK: torch.Tensor
     outputs_TKH: torch.Tensor  # of the chosen experts, before weighting
     added_TH: torch.Tensor  # what the block's experts add to its output
+    shared_TS: torch.Tensor | None  # logits of experts that always run and share in the weights
 
 
 @torch.no_grad()
@@ -108,12 +109,18 @@ def _watched(layer: Any, kept: dict[str, Any], tokens: int, added_TH: torch.Tens
             dim=1,
         )
     ids_TK = ids_TK.reshape(tokens, -1)
+    shared_TS = None
+    if layer.num_idle and len(router) == 4:  # ZAYA: a skip is given to the experts as a zero
+        ids_TK = torch.where(weights_TK == 0, layer.num_experts, ids_TK)
+    elif len(router) == 4:  # Inkling: experts that always run have the last rows
+        shared_TS = (x_TH @ layer.router.weight[layer.num_experts :].T).double()
     return Watched(
         logits_TE=kept.get("logits", logits_TE).reshape(tokens, -1).double(),
         ids_TK=ids_TK,
         weights_TK=weights_TK.reshape(tokens, -1).double(),
         outputs_TKH=outputs_TEH[torch.arange(tokens)[:, None], ids_TK].double(),
         added_TH=added_TH.double(),
+        shared_TS=shared_TS,
     )
 
 
@@ -121,6 +128,9 @@ def block_scale(watched: Watched, *, on_input: bool) -> float:
     """The factor between the weighted sum of the experts' outputs and what the block adds."""
     weights_TK1 = 1.0 if on_input else watched.weights_TK[:, :, None]
     sum_TH = (weights_TK1 * watched.outputs_TKH).sum(dim=1)
+    if not watched.weights_TK.any():  # every token skips the experts
+        assert not watched.added_TH.any()
+        return 1.0
     assert sum_TH.abs().max() > 1e-3
     scale = float((watched.added_TH * sum_TH).sum() / sum_TH.square().sum())
     torch.testing.assert_close(watched.added_TH, scale * sum_TH, rtol=1e-3, atol=1e-5)
@@ -148,10 +158,13 @@ def slow_sums(
             sums["tokens"][at] += len(probs_TE)
             sums["entropy_sum"][at] += entropy_T.sum()
             sums["entropy_sq_sum"][at] += (entropy_T**2).sum()
+            probs_TE = probs_TE[:, :num_experts]  # of the routed ones: what follows is idle
             sums["prob_sum"][at] += probs_TE.sum(axis=0)
             sums["rank_prob_sum"][at] += np.sort(probs_TE, axis=1)[:, ::-1].sum(axis=0)
             for token, ids in enumerate(watched.ids_TK.tolist()):
                 for place, expert in enumerate(ids):
+                    if expert >= num_experts:
+                        continue
                     gate, norm = gates_TK[token, place], norms_TK[token, place]
                     weighted = norm if on_input else gate * norm
                     where = (*at, expert)
@@ -168,10 +181,13 @@ def slow_sums(
 
 def expert_scale(model: Any, layout: MoeLayout) -> list[NDArray[Any] | None]:
     """Per MoE layer the (E,) factors that its router multiplies the chosen weights by, or None."""
-    scales = [
-        getattr(layer.router, "per_expert_scale", None) for layer in moe_layers(model, layout)
-    ]
-    return [None if scale is None else scale.detach().double().numpy() for scale in scales]
+    found: list[NDArray[Any] | None] = []
+    for layer in moe_layers(model, layout):
+        scale = getattr(layer.router, "per_expert_scale", None)
+        scale = getattr(layer.router, "global_scale", scale)  # one for all
+        one_E = np.ones(layer.num_experts)
+        found.append(None if scale is None else scale.detach().double().numpy() * one_E)
+    return found
 
 
 def selection_bias(model: Any, layout: MoeLayout) -> list[NDArray[Any] | None]:

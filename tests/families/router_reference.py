@@ -1,10 +1,12 @@
 """What a router does with its logits, in NumPy and from the words of a family's data file.
 
 ``weights``: ``"normalised"``: the scores of the chosen experts, divided by their sum; ``"scores"``:
-as they are; ``"sparsemixer"``: PhiMoE's. ``scale`` multiplies them. ``bias``: what the selection
+as they are; ``"joint"``: divided by their sum and that of the shared experts' scores;
+``"sparsemixer"``: PhiMoE's. ``scale`` multiplies them. ``bias``: what the selection
 bias is added to, ``"scores"`` or ``"logits"``. ``groups``: ``[number, chosen, "sum" or "max"]``: a
 group is worth the sum of its two best biased scores, or its best one. ``expert_scale``: true: each
-weight is at last multiplied by its expert's own learned factor.
+weight is at last multiplied by its expert's own learned factor. ``skip``: a choice that has no
+expert and no weight.
 
 T tokens, E experts, K chosen.
 """
@@ -54,7 +56,12 @@ def chosen_by(
 
 
 def weights_by(
-    logits_TE: Array, ids_TK: NDArray[np.int64], *, rule: dict[str, Any], gating: str
+    logits_TE: Array,
+    ids_TK: NDArray[np.int64],
+    *,
+    rule: dict[str, Any],
+    gating: str,
+    shared_TS: Array | None = None,
 ) -> Array:
     """(T, K) the weights of the chosen experts, from the router probabilities of all experts."""
     probs_TE = probabilities_of(logits_TE, gating=gating)
@@ -63,9 +70,16 @@ def weights_by(
     weights_TK = np.take_along_axis(probs_TE, ids_TK, axis=1)
     if rule["weights"] == "normalised":
         weights_TK = weights_TK / weights_TK.sum(axis=1, keepdims=True)
+    elif rule["weights"] == "joint":
+        assert shared_TS is not None
+        scores_TK = np.take_along_axis(scores_of(logits_TE, gating=gating), ids_TK, axis=1)
+        shared_T1 = scores_of(shared_TS, gating=gating).sum(axis=1, keepdims=True)
+        weights_TK = scores_TK / (scores_TK.sum(axis=1, keepdims=True) + shared_T1)
     else:
         assert rule["weights"] == "scores", rule
         weights_TK = weights_TK * scores_of(logits_TE, gating=gating).sum(axis=1, keepdims=True)
+    if "skip" in rule:
+        weights_TK = np.where(ids_TK == rule["skip"], 0, weights_TK)
     return weights_TK * float(rule.get("scale", 1.0))
 
 
