@@ -31,7 +31,8 @@ def preview_text(prepared: PreparedExport) -> str:
     counts = prepared.counts()
     lines = [
         f"{prepared.output} would hold {counts['copy']:,} tensors as they are, "
-        f"{counts['rename']:,} renumbered and {counts['slice']:,} sliced; "
+        f"{counts['rename']:,} renumbered and {counts['slice']:,} sliced"
+        f"{_padded(counts['pad'])}; "
         f"{counts['remove']:,} would leave",
         *(f"config.json: {'.'.join(p)} = {v}" for p, v in prepared.config_changes.items()),
         *_layers(prepared),
@@ -50,6 +51,10 @@ def preview_text(prepared: PreparedExport) -> str:
     lines += _warnings(prepared)
     lines.append("nothing was written (--dry-run)")
     return "\n".join(lines)
+
+
+def _padded(count: int) -> str:
+    return f", and {count:,} padded" if count else ""
 
 
 def _layers(prepared: PreparedExport) -> list[str]:

@@ -45,7 +45,12 @@ class PreparedExport:
         return [name for name in self.index.entries if name not in kept]
 
     def action(self, edit: TensorEdit) -> str:
-        """``"copy"``, ``"rename"`` or ``"slice"``: what happens to a tensor that stays."""
+        """What happens to a tensor of the export: ``copy``, ``rename``, ``slice`` or ``pad``.
+
+        ``pad`` slices and fills up, or adds the tensor of an empty expert.
+        """
+        if edit.pad:
+            return "pad"
         if edit.ids is not None:
             return "slice"
         return "copy" if edit.source == edit.target else "rename"
@@ -83,8 +88,8 @@ class PreparedExport:
         return shutil.disk_usage(self.output.parent).free
 
     def counts(self) -> dict[str, int]:
-        """How many tensors are copied, renamed, sliced and removed."""
+        """How many tensors are copied, renamed, sliced, padded and removed."""
         found = Counter(self.action(edit) for edit in self.edits)
-        return {key: found[key] for key in ("copy", "rename", "slice")} | {
+        return {key: found[key] for key in ("copy", "rename", "slice", "pad")} | {
             "remove": len(self.removed)
         }

@@ -88,3 +88,22 @@ def test_padded(name: str, tmp_path: Path) -> None:
     assert report.ok, report.to_text()
     reference = masked_logits(source, plan)
     assert compare_logits([reference[0]], [logits(out, trust=False)[0]]).within(1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "qwen3_5_moe"])
+@torch.no_grad()
+def test_a_model_that_sees_loads_as_one(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoModelForImageTextToText
+
+    source = written(name, tmp_path / "source", groups=True)
+    plan = uneven_plan(source)
+    out = moeprune.export(source, plan=plan, output=tmp_path / "out", per_layer=True)
+    text = logits(out, trust=True)
+    for auto in (AutoModelForImageTextToText, AutoModel):
+        model, report = auto.from_pretrained(out, trust_remote_code=True, output_loading_info=True)
+        plain = auto.from_pretrained(source)
+        assert type(model).__name__ == type(plain).__name__ and isinstance(model, type(plain))
+        assert not report["missing_keys"] and not report["mismatched_keys"]
+        if auto is AutoModelForImageTextToText:
+            found = model.eval()(input_ids=torch.tensor(PROMPT), use_cache=False).logits
+            assert compare_logits([text[0]], [found[0]]).within(1e-5)

@@ -80,6 +80,13 @@ shapes = {key: tensor.shape for key, tensor in model.state_dict().items()}
 assert {key: tensor.shape for key, tensor in fresh.state_dict().items()} == shapes
 assert all(torch.isfinite(tensor).all() for tensor in fresh.state_dict().values())
 
+# Trust given once is not given to the next load.
+try:
+    AutoModelForCausalLM.from_pretrained(FOLDER)
+    raise SystemExit("loaded without trust after a load with it")
+except (RuntimeError, ValueError) as problem:
+    assert "size" in str(problem) or "mismatch" in str(problem), problem
+
 assert "moeprune" not in sys.modules
 from safetensors.torch import save_file  # noqa: E402
 

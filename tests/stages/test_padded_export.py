@@ -192,3 +192,24 @@ def test_shards_cut_anew_hold_the_same(tmp_path: Path) -> None:
     assert len(list(two.glob("*.safetensors"))) > len(list(one.glob("*.safetensors"))) > 1
     for out in (one, two):
         assert moeprune.verify(out, source=source).ok
+
+
+def test_the_preview_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from moeprune.cli.main import main
+
+    source = tiny_checkpoint("glm4_moe", tmp_path / "source")
+    made = uneven_plan(source)
+    plan = tmp_path / "plan.json"
+    made.save(plan)
+    words = ["export", str(source), "-o", str(tmp_path / "out"), "--plan", str(plan), "--pad"]
+    assert main([*words, "--dry-run", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    missing = len(made.keep[0]) - len(made.keep[1])
+    padded = [entry["target"] for entry in body["tensors"] if entry["action"] == "pad"]
+    assert len(padded) == 3 * missing + 2  # its experts' matrices, router and bias
+    assert main([*words, "--dry-run"]) == 0
+    assert f"and {len(padded)} padded" in capsys.readouterr().out
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "11 experts in each MoE layer, of which 10 to 11 are kept" in told
+    assert "of it is padding" in told

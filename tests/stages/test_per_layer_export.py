@@ -186,3 +186,43 @@ def test_the_file_is_pure_python_of_torch_and_transformers() -> None:
             assert node.level == 0 and node.module
             names.add(node.module.split(".")[0])
     assert names - set(sys.stdlib_module_names) == {"torch", "transformers"}
+
+
+@pytest.mark.parametrize(
+    ("block", "match"),
+    [
+        ({"format": 2, "experts_per_layer": [11, None, 10, 12]}, "format is 2"),
+        ({"format": 1, "experts_per_layer": [11, None, 10, 12, 12]}, "5 layers of at most 12"),
+        ({"format": 1, "experts_per_layer": [11, None, 10, 13]}, "at most 13"),
+        ({"format": 1, "experts_per_layer": [11, 11, 10, 12]}, "layer 1 does not depend"),
+        ({"format": 1, "experts_per_layer": [11, None, 9, 12]}, "size|mismatch"),
+    ],
+)
+def test_a_damaged_block_never_loads(
+    block: dict[str, object], match: str, source: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    out = export(source, plan=uneven_plan(source), output=tmp_path / "out", per_layer=True)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps({**config, "moeprune": block}))
+    with pytest.raises((ValueError, RuntimeError), match=match):
+        AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+
+
+def test_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from moeprune.cli.main import main
+
+    plan = tmp_path / "plan.json"
+    uneven_plan(source).save(plan)
+    out = tmp_path / "out"
+    words = ["export", str(source), "-o", str(out), "--plan", str(plan)]
+    assert main(words) == 2
+    problem = capsys.readouterr().err
+    assert "--per-layer" in problem and "--pad" in problem and problem.count("\n") == 1
+    assert main([*words, "--pad"]) == 2 and "not exact" in capsys.readouterr().err
+    assert main([*words, "--per-layer", "--dry-run"]) == 0 and not out.exists()
+    capsys.readouterr()
+    assert main([*words, "--per-layer"]) == 0
+    assert "10 to 12 experts in a MoE layer; loads with trust" in capsys.readouterr().out
+    assert main(["verify", str(out), "--source", str(source), "--forward"]) == 0
