@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors import safe_open
@@ -70,6 +72,16 @@ def test_the_preview_in_words(job: list[str], capsys: pytest.CaptureFixture[str]
     assert "9 experts in each MoE layer" in capsys.readouterr().out
     assert main([*job, "--dry-run"]) == 2  # as without --dry-run
     assert "exists" in capsys.readouterr().err
+
+
+def test_the_preview_says_what_does_not_fit(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
+    assert main([*job, "--dry-run"]) == 0
+    assert "999 B free on that disk: too little" in capsys.readouterr().out
+    assert main(job) == 2
+    assert "999 free" in capsys.readouterr().err
 
 
 def test_options_that_do_not_fit(job: list[str], capsys: pytest.CaptureFixture[str]) -> None:
