@@ -13,7 +13,7 @@ PROMPT = [list(range(3, 27))]
 
 
 def uneven_plan(model: Path) -> PrunePlan:
-    """Of every router group one expert leaves the first MoE layer, two the second, none the third."""
+    """Of every router group one expert leaves the first layer, two the second, none the third."""
     facts = open_model(model).facts
     groups = facts.num_groups
     keep = []
