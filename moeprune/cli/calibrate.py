@@ -64,6 +64,11 @@ from moeprune.cli.progress import progress
 @device_option
 @revision_option
 @trust_option
+@click.option(
+    "--gating",
+    type=click.Choice(["softmax", "sigmoid", "sqrtsoftplus"]),
+    help="How routers make scores of logits, for a model that only its own code can run.",
+)
 @json_option
 def command(model: str, output: Path, shard: str, as_json: bool, **options: object) -> None:
     """Measure how MODEL routes each domain's text, and save the sums.

@@ -10,12 +10,22 @@ from moeprune.cli.text import size, table
 if TYPE_CHECKING:
     from moeprune.stages.inspect import Inspection
 
+# How the family is known -> what that means for the user.
+_FAMILY = {
+    "listed": "listed",
+    "inferred": "inferred from transformers' own classes; it is not in the list",
+    "by the rule set": "by the rule set, from names and shapes; the model runs by code of its own, "
+    "so calibrate needs --trust-remote-code and --gating",
+}
+
 
 def inspect_text(model: Inspection) -> str:
     """What ``moeprune inspect`` prints."""
     lines = [
         f"{model.name}: {model.model_type}, {len(model.layer_ids)} MoE layers x "
-        f"{model.num_experts} experts, top-{model.top_k} of {model.gating} scores",
+        f"{model.num_experts} experts, top-{model.top_k}"
+        + ("" if model.gating == "unknown" else f" of {model.gating} scores"),
+        f"family: {_FAMILY[model.family]}",
         f"MoE layers {ranges(model.layer_ids)}"
         + (f"; dense {ranges(model.dense_layers)}" if model.dense_layers else "; no dense layer"),
     ]

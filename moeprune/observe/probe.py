@@ -70,7 +70,7 @@ def listen(
     answer_TH = torch.randn(_TOKENS, hidden_size, generator=generator)
     handed: list[tuple[Tensor, Tensor]] = []
     returned: list[Any] = []
-    factor = 0.0
+    factor = [0.0]
 
     def stand_in(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if hidden.numel() != answer_TH.numel():
@@ -79,7 +79,7 @@ def listen(
                 f"{hidden_size} of the model. Add a family file (docs/extend.md)."
             )
         handed.append(_choice((*args, *kwargs.values())))
-        return (factor * answer_TH).reshape(hidden.shape)
+        return (factor[0] * answer_TH).reshape(hidden.shape)
 
     block.get_submodule(experts).__dict__["forward"] = stand_in
     block.get_submodule(router).register_forward_hook(lambda _m, _i, out: returned.append(out))
@@ -92,7 +92,7 @@ def listen(
             error=UnsupportedModelError,
         ),
     ):
-        for factor in (0.0, 1.0, 2.0):
+        for factor[0] in (0.0, 1.0, 2.0):
             output = block(hidden_1TH)
             first = output[0] if isinstance(output, tuple | list) else output
             outputs.append(first.reshape(_TOKENS, -1))
@@ -215,7 +215,7 @@ def _fill(block: nn.Module, *, experts: str, router: str, generator: torch.Gener
             for name, old in held.items():
                 if old is None or (in_experts and old.ndim > 1):
                     continue
-                held[name] = _value(name, old, random=in_router, generator=generator)  # type: ignore[assignment]
+                held[name] = _value(name, old, random=in_router, generator=generator)
 
 
 def _value(name: str, old: Tensor, *, random: bool, generator: torch.Generator) -> Tensor:

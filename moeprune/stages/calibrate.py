@@ -16,6 +16,7 @@ from moeprune.errors import OutputError, UsageError
 from moeprune.stages.identify import open_model
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.stored import check_runnable
+from moeprune.stages.unlisted import check_measurable, check_passes
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -35,6 +36,7 @@ def calibrate(
     device: str | None = None,
     shard: tuple[int, int] = (0, 1),
     trust_remote_code: bool = False,
+    gating: str | None = None,
     revision: str | None = None,
     on_progress: OnProgress = ignore,
 ) -> CalibrationStats:
@@ -56,6 +58,8 @@ def calibrate(
         device: where to run; None: a GPU where there is one; ``"auto"``: spread over all devices.
         shard: ``(index, of)``: measure documents ``index``, ``index + of``, … only.
         trust_remote_code: run code that comes with the checkpoint.
+        gating: how routers make scores of logits, for a model that only its own code can run:
+            ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
         revision: of a Hub model.
         on_progress: told of the tokens measured.
 
@@ -70,7 +74,7 @@ def calibrate(
         raise UsageError(f"--mode {mode} is not in this version; it has prefill.")
     if output is not None:
         _check_writable(Path(output))
-    opened = open_model(model, revision=revision)
+    opened = open_model(model, revision=revision, gating=gating)
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
     from moeprune.observe.load import (
@@ -84,6 +88,9 @@ def calibrate(
 
     check_observer(opened.layout)
     check_runnable(opened.index, opened.layout)
+    check_measurable(
+        opened.index, opened.layout, opened.origin, trust_remote_code=trust_remote_code
+    )
     check_dtype(dtype)
     check_device(device)
     check_batch_tokens(batch_tokens)
@@ -125,10 +132,12 @@ def calibrate(
             "length": length,
             "samples": samples,
             "seed": seed,
+            "family": opened.origin,
             "config_sha256": sha256_bytes(opened.index.config_text.encode()),
             "versions": _versions(),
         },
     )
+    check_passes(stats, {corpus.name: corpus.num_tokens for corpus in corpora}, opened.origin)
     stats.check_counts()
     if output is not None:
         stats.save(Path(output))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from moeprune.architectures import layout_of
 from moeprune.checkpoint.audit import config_differences
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.errors import MoePruneError
@@ -13,6 +12,7 @@ from moeprune.stages.exported import Exported
 from moeprune.stages.forms import PER_LAYER, count_of, form_config, form_problems
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.stored import named_places, settings_problems
+from moeprune.stages.unlisted import lay_out
 
 
 def config_problems(
@@ -58,8 +58,8 @@ def _count_problems(out: CheckpointIndex, next_token: NextToken, made: Exported)
             if _at(out.config, path) != max(due):
                 yield f"config.json {'.'.join(path)} is not {max(due)}, the widest layer's count"
         return
-    counts = layout_of(out.config, next_token.counted(out.tensors)).num_experts
-    for layer, have, count in zip(layers, counts, due, strict=True):
+    layout, _ = lay_out(out.config, next_token.counted(out.tensors))
+    for layer, have, count in zip(layers, layout.num_experts, due, strict=True):
         if have != count:
             yield f"layer {layer} has {have} experts, the plan keeps {count}"
 

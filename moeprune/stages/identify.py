@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeprune.architectures import layout_of
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
 from moeprune.checkpoint.per_layer import has_own_counts
 from moeprune.core.layout import ModelFacts, MoeLayout
 from moeprune.errors import UnsupportedModelError
 from moeprune.hub.resolve import resolve_model, source_name
+from moeprune.stages.unlisted import lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +21,30 @@ class OpenModel:
         index: files and tensors.
         layout: where its experts lie.
         facts: what travels with stats and plans.
+        origin: how its family is known: ``"listed"``, ``"inferred"`` or ``"by the rule set"``.
     """
 
     index: CheckpointIndex
     layout: MoeLayout
     facts: ModelFacts
+    origin: str
 
 
-def open_model(model: str | Path, *, revision: str | None = None) -> OpenModel:
+def open_model(
+    model: str | Path, *, revision: str | None = None, gating: str | None = None
+) -> OpenModel:
     """Open a local folder or a Hub id.
+
+    Args:
+        model: the folder or the id.
+        revision: of a Hub model.
+        gating: from router logits to scores, where only the model's own code says so.
 
     Raises:
         CheckpointError: it cannot be read.
         UnsupportedModelError: it is no MoE that moeprune can prune.
         HubError: the Hub refused.
+        UsageError: ``gating`` is given for a family that is known.
     """
     folder = resolve_model(model, revision=revision)
     index = CheckpointIndex.open(folder)
@@ -43,11 +53,11 @@ def open_model(model: str | Path, *, revision: str | None = None) -> OpenModel:
             f"{folder} was exported with --per-layer: its layers have different numbers of "
             "experts. Use the model that it was made from (moeprune.json names it)."
         )
-    layout = layout_of(index.config, index.tensors)
+    layout, origin = lay_out(index.config, index.tensors, gating=gating)
     routers = [name for name, rule in layout.tensors.items() if rule.role == "router"]
     facts = layout.facts(
         name=source_name(model),
         fingerprint=fingerprint(index, routers),
         total_bytes=index.total_bytes,
     )
-    return OpenModel(index, layout, facts)
+    return OpenModel(index, layout, facts, origin)

@@ -43,11 +43,13 @@ class Inspection:
         name: Hub id or folder name.
         fingerprint: what stats and plans of this model carry.
         model_type: of the family.
+        family: how the family is known: ``"listed"``, ``"inferred"`` from transformers' own
+            classes, or ``"by the rule set"`` from names and shapes alone.
         layer_ids: (L,) index of each MoE layer.
         dense_layers: ids of the layers without routed experts.
         num_experts: routed experts of every MoE layer.
         top_k: experts run per token.
-        gating: from router logits to scores.
+        gating: from router logits to scores; ``"unknown"`` where only the model's own code says it.
         num_groups: router groups, 1 = none.
         top_groups: groups a token may choose from.
         shared_experts: whether layers have experts that every token runs.
@@ -72,6 +74,7 @@ class Inspection:
     name: str
     fingerprint: str
     model_type: str
+    family: str
     layer_ids: tuple[int, ...]
     dense_layers: tuple[int, ...]
     num_experts: int
@@ -121,6 +124,7 @@ def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
         name=facts.name,
         fingerprint=facts.fingerprint,
         model_type=facts.model_type,
+        family=opened.origin,
         layer_ids=facts.layer_ids,
         dense_layers=_dense_layers(tensors, layout),
         num_experts=facts.width,

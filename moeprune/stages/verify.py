@@ -20,6 +20,7 @@ from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.stored import check_runnable
+from moeprune.stages.unlisted import check_trusted
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
@@ -147,6 +148,7 @@ def verify(
     next_token = NextToken.of(source_index, layout, mode=made.mtp)
     if forward:
         check_runnable(source_index, layout)
+        check_trusted(layout, opened.origin, trust_remote_code=trust_remote_code)
     staying = replace(source_index, entries=next_token.staying(source_index.entries))
     found = audit(
         staying,

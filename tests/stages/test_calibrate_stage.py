@@ -25,7 +25,7 @@ from moeprune.errors import (
     MoePruneError,
     OutputError,
     StatsError,
-    UnsupportedModelError,
+    UnknownFamilyError,
     UsageError,
 )
 from moeprune.stages import calibrate as stage
@@ -202,7 +202,7 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "output is a folder": (OutputError, "it is a folder", {"output": folder}),
         "model missing": (CheckpointError, "", {"model": folder / "nothing"}),
         "truncated": (CheckpointError, "truncated", {"model": truncated}),
-        "family": (UnsupportedModelError, "unheard_of", {"model": dense}),
+        "family": (UnknownFamilyError, "unheard_of", {"model": dense}),
         "tokenizer": (
             CheckpointError,
             "broken_tokenizer: the tokenizer cannot be read",

@@ -45,7 +45,7 @@ def dispatched(
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     for layer in layers:
-        _check_readable(layer)
+        check_readable(layer)
     by_module = {id(layer.experts): layer for layer in layers}
     watch = Watch(layers, sums, read=read)
 
@@ -60,7 +60,12 @@ def dispatched(
         yield
 
 
-def _check_readable(layer: MoeLayer) -> None:
+def check_readable(layer: MoeLayer) -> None:
+    """Check that the registry serves a layer's experts, and that their weights are plain numbers.
+
+    Raises:
+        UnsupportedModelError: it does not, or they are not.
+    """
     experts: Any = layer.experts
     kind = f"layer {layer.layer}: its experts are a {type(experts).__name__}"
     if not hasattr(experts, "is_transposed"):

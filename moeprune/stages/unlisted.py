@@ -1,0 +1,279 @@
+"""Models whose family has no file: described from transformers' classes, or by the rule set alone.
+
+transformers knows the model type: the family is inferred, and what it says must agree with the
+tensors on disk. The checkpoint brings its own code: names and shapes of its tensors are all that is
+read, and no line of that code runs; how its router makes scores stays open until a user states it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from moeprune.architectures import (
+    GROUP_KEYS,
+    TOP_GROUP_KEYS,
+    TOP_K_KEYS,
+    Family,
+    StatedExperts,
+    layout_of,
+    stated_experts,
+)
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.core.layout import MoeLayout, TensorInfo
+from moeprune.core.stats import CalibrationStats
+from moeprune.errors import UnknownFamilyError, UnsupportedModelError, UsageError
+from moeprune.plugins import known
+
+if TYPE_CHECKING:
+    from moeprune.observe.infer import InferredFamily
+
+Config = Mapping[str, Any]
+Tensors = Mapping[str, TensorInfo]
+
+LISTED = "listed"
+INFERRED = "inferred"
+RULE_SET = "by the rule set"
+
+UNKNOWN = "unknown"
+GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
+
+
+def lay_out(
+    config: Config, tensors: Tensors, *, gating: str | None = None
+) -> tuple[MoeLayout, str]:
+    """The layout of a checkpoint, and how its family is known.
+
+    Args:
+        config: config.json, parsed.
+        tensors: stored name -> dtype, shape and bytes.
+        gating: from router logits to scores, for a model that is known by the rule set alone.
+
+    Returns:
+        The layout; ``LISTED``, ``INFERRED`` or ``RULE_SET``. By the rule set alone and without
+        ``gating``, the layout's gating is ``UNKNOWN``.
+
+    Raises:
+        CheckpointError: config.json and tensors contradict each other.
+        UnsupportedModelError: it is no MoE that moeprune can prune.
+        UsageError: ``gating`` is none, or is given for a family that is known.
+    """
+    if gating is not None:
+        known(gating, GATINGS, kind="gating")
+    try:
+        layout, origin = layout_of(config, tensors), LISTED
+    except UnknownFamilyError as unknown:
+        layout, origin = _unlisted(config, tensors, unknown, gating)
+    if gating is not None and origin != RULE_SET:
+        raise UsageError(
+            f"--gating {gating} is for models that bring their own code; the router of family "
+            f"{layout.model_type} is known ({layout.gating}). Leave --gating out."
+        )
+    return layout, origin
+
+
+def check_measurable(
+    index: CheckpointIndex, layout: MoeLayout, origin: str, *, trust_remote_code: bool
+) -> None:
+    """Check that calibration can run this model and knows its router; builds it without memory.
+
+    Args:
+        index: of the checkpoint.
+        layout: of the checkpoint.
+        origin: how its family is known.
+        trust_remote_code: whether the checkpoint's own code may run.
+
+    Raises:
+        UsageError: an option is missing, or is one too many.
+        UnsupportedModelError: the checkpoint's code cannot be observed, or its router makes scores
+            another way than stated.
+    """
+    if origin == INFERRED and trust_remote_code and _own_code(index.config):
+        raise UsageError(
+            f"family {layout.model_type} was inferred from transformers' own code, and the "
+            "checkpoint brings other code. Leave --trust-remote-code out."
+        )
+    if origin != RULE_SET:
+        return
+    check_trusted(layout, origin, trust_remote_code=trust_remote_code)
+    if layout.gating == UNKNOWN:
+        raise UsageError(
+            f"nothing says how routers of model type {layout.model_type} make scores of logits: "
+            f"give --gating {', '.join(GATINGS[:-1])} or {GATINGS[-1]}."
+        )
+    from moeprune.observe.foreign import check_foreign
+
+    check_foreign(index.path, layout)
+
+
+def check_passes(stats: CalibrationStats, num_tokens: Mapping[str, int], origin: str) -> None:
+    """Check that a family that is not listed ran every layer once, as was assumed.
+
+    Args:
+        stats: what was measured.
+        num_tokens: domain -> tokens of its text.
+        origin: how the family is known.
+
+    Raises:
+        UnsupportedModelError: a layer saw other tokens than the text has.
+    """
+    for domain in stats.domains if origin != LISTED else ():
+        seen_L = domain.arrays["tokens"].sum(axis=0)
+        if (seen_L != num_tokens[domain.name]).any():
+            raise UnsupportedModelError(
+                f"the layers of model type {stats.model.model_type} do not run once a token; such "
+                "a model needs a family file (docs/extend.md)."
+            )
+
+
+def check_trusted(layout: MoeLayout, origin: str, *, trust_remote_code: bool) -> None:
+    """Check that a model that only its own code can run may be run.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if origin == RULE_SET and not trust_remote_code:
+        raise UsageError(
+            f"model type {layout.model_type} runs by Python code that comes with the checkpoint. "
+            "Read that code, then give --trust-remote-code."
+        )
+
+
+def _unlisted(
+    config: Config, tensors: Tensors, unknown: UnknownFamilyError, gating: str | None
+) -> tuple[MoeLayout, str]:
+    from moeprune.observe.built import known_to_transformers
+
+    stated = stated_experts(config)
+    assert stated is not None, "a family was asked for"
+    if known_to_transformers(config.get("model_type")):
+        return _inferred(config, tensors, stated), INFERRED
+    if _own_code(config):
+        return _by_rule_set(config, tensors, stated, gating), RULE_SET
+    raise unknown
+
+
+def _own_code(config: Config) -> bool:
+    """Whether the checkpoint brings Python code for its model."""
+    auto_map = config.get("auto_map")
+    return isinstance(auto_map, Mapping) and any(
+        str(name).startswith("AutoModel") for name in auto_map
+    )
+
+
+def _model_type(config: Config, stated: StatedExperts) -> str:
+    own = stated.level.get("model_type")
+    return str(own if isinstance(own, str) and own else config["model_type"])
+
+
+def _inferred(config: Config, tensors: Tensors, stated: StatedExperts) -> MoeLayout:
+    from moeprune.observe.infer import ConfigKeys, infer_family
+
+    keys = ConfigKeys(
+        count=stated.count_keys,
+        top_k=TOP_K_KEYS,
+        groups=GROUP_KEYS,
+        top_groups=TOP_GROUP_KEYS,
+    )
+    found = infer_family(config, keys=keys)
+    family = family_of(found, model_type=_model_type(config, stated))
+    layout = layout_of(config, tensors, family=family)
+    _check_agreement(tensors, layout, found)
+    return layout
+
+
+def family_of(found: InferredFamily, *, model_type: str) -> Family:
+    """What was inferred, as a family file says it."""
+    return Family(
+        model_type=model_type,
+        gating=found.gating,
+        experts=found.experts,
+        router=found.router,
+        observer=found.observer,
+        groups=found.groups,
+        scale=found.scale,
+        defaults=found.defaults,
+    )
+
+
+def _check_agreement(tensors: Tensors, layout: MoeLayout, found: InferredFamily) -> None:
+    """The tensors on disk that depend on the experts are those in memory.
+
+    Raises:
+        UnsupportedModelError: they are not; the message names the layer.
+    """
+    if layout.layer_ids != tuple(found.layers):
+        raise UnsupportedModelError(
+            f"model_type {layout.model_type!r} is not in the list of families, and cannot be "
+            f"inferred: its files have experts in layers {list(layout.layer_ids)}, transformers "
+            f"in {list(found.layers)}."
+        )
+    for row, layer in enumerate(layout.layer_ids):
+        mine = {
+            name: rule
+            for name, rule in layout.tensors.items()
+            if rule.row == row and not rule.follows
+        }
+        routers = Counter(
+            tuple(sorted(tensors[name].shape))
+            for name, rule in mine.items()
+            if rule.role != "expert"
+        )
+        values = sum(
+            math.prod(tensors[name].shape) for name, rule in mine.items() if rule.role == "expert"
+        )
+        memory = found.layers[layer]
+        same = routers == Counter(tuple(sorted(shape)) for shape in memory.routers)
+        # A packed format stores other numbers than it means.
+        if not same or (layout.quant_method is None and values != memory.expert_values):
+            raise UnsupportedModelError(
+                f"model_type {layout.model_type!r} is not in the list of families, and cannot be "
+                f"inferred: what layer {layer} stores of experts and router is not what "
+                "transformers makes of it. Add a family file (docs/extend.md)."
+            )
+
+
+def _by_rule_set(
+    config: Config, tensors: Tensors, stated: StatedExperts, gating: str | None
+) -> MoeLayout:
+    """What names and shapes say; in its own code, modules have the names of their tensors."""
+    family = Family(
+        model_type=_model_type(config, stated),
+        gating=GATINGS[0],
+        experts="experts",
+        router="gate",
+        observer="function",
+        # Where config.json speaks of groups, whole groups stay alike: right with and without.
+        groups=True,
+    )
+    layout = layout_of(config, tensors, family=family)
+    experts, router = _module_names(layout)
+    return replace(
+        layout,
+        gating=UNKNOWN if gating is None else gating,
+        experts_module=experts,
+        router_module=router,
+    )
+
+
+def _module_names(layout: MoeLayout) -> tuple[str, str]:
+    """Names of the experts and the router module after the layer's number."""
+    name = next(
+        n for n, rule in layout.tensors.items() if rule.role == "expert" and not rule.follows
+    )
+    parts = _inside_layer(name, layout).split(".")
+    experts = ".".join(parts[: parts.index("experts") + 1]) if "experts" in parts else parts[0]
+    routers = [
+        _inside_layer(n, layout)
+        for n, rule in layout.tensors.items()
+        if rule.role == "router" and not rule.follows and n.endswith(".weight")
+    ]
+    return experts, routers[0].removesuffix(".weight") if routers else "gate"
+
+
+def _inside_layer(name: str, layout: MoeLayout) -> str:
+    number = str(layout.layer_ids[layout.tensors[name].row])
+    return name.partition(f".{number}.")[2]
