@@ -38,6 +38,12 @@ of them and prints the count.
   remove the same number from every group.
 - **Calibrate**: whether its experts can be observed; a family that says *not yet* is refused.
 
+A model that is not in the table may still work: `moeprune inspect` says *inferred* where the family
+was described from transformers' own classes, and *by the rule set* where only the names and shapes
+of the tensors are known ([how](extend.md#a-family-without-a-file)). With its file hidden, each
+tested family is either inferred to the layout that the list gives, or refused (one whose layers run
+several times, by calibrate).
+
 """
 
 
