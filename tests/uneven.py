@@ -47,8 +47,13 @@ def masked_logits(model: Path, plan: PrunePlan) -> torch.Tensor:
     layout = open_model(model).layout
     full = load_causal_lm(model, dtype="float32", device="cpu")
     routers = [layer.router for layer in moe_layers(full, layout)]
-    with (
-        torch.no_grad(),
-        masked_experts(full, routers=routers, num_experts=layout.num_experts, removed=plan.removed),
-    ):
+    extra = max(rule.extra for rule in layout.tensors.values())
+    masked = masked_experts(
+        full,
+        routers=routers,
+        num_experts=layout.num_experts,
+        removed=plan.removed,
+        extra=extra,
+    )
+    with torch.no_grad(), masked:
         return full(input_ids=torch.tensor(PROMPT), use_cache=False).logits

@@ -27,6 +27,10 @@ _WRAPPER_CLASSES = {
 }
 
 
+# Families whose own code reads the one count of config.json while it runs: no error, wrong numbers.
+_READS_COUNT = frozenset({"zaya"})
+
+
 def modeling_text() -> str:
     """The file that goes into the folder."""
     # Read as bytes: line ends must not depend on the system.
@@ -34,12 +38,16 @@ def modeling_text() -> str:
     return (folder / f"{MODELING_FILE}.txt").read_bytes().decode("utf-8")
 
 
-def check_per_layer(config: Mapping[str, Any], layout: MoeLayout) -> None:
+def check_per_layer(
+    config: Mapping[str, Any], layout: MoeLayout, *, families: Collection[str]
+) -> None:
     """Check that the model code can build this model.
 
     Args:
         config: config.json of the source.
         layout: of the source.
+        families: those that are tested with different counts per layer, but for the few that are
+            refused here.
 
     Raises:
         UnsupportedModelError: it cannot; the message says why.
@@ -50,6 +58,16 @@ def check_per_layer(config: Mapping[str, Any], layout: MoeLayout) -> None:
         raise UnsupportedModelError(
             f"--per-layer needs a family that transformers knows; this model brings code of its "
             f"own ({own[0]} in auto_map), which moeprune cannot extend. {instead}."
+        )
+    if layout.model_type not in families:
+        raise UnsupportedModelError(
+            f"--per-layer is tested family by family, and {layout.model_type} is not among them: "
+            f"its code may count on one number of experts. {instead}."
+        )
+    if layout.model_type in _READS_COUNT:
+        raise UnsupportedModelError(
+            f"--per-layer is not exact for {layout.model_type}: its router reads the one count of "
+            f"config.json while it runs. {instead}."
         )
     if layout.quant_method is not None:
         raise UnsupportedModelError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from moeprune.architectures import family_names
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.padding import check_paddable, padded_edits
@@ -68,7 +69,7 @@ def check_form(form: str, index: CheckpointIndex, layout: MoeLayout) -> None:
         UnsupportedModelError: it is not; the message says why.
     """
     if form == PER_LAYER:
-        check_per_layer(index.config, layout)
+        check_per_layer(index.config, layout, families=family_names())
     elif form == PADDED:
         check_paddable(layout)
 

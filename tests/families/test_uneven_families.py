@@ -19,8 +19,8 @@ from moeprune.stages.identify import open_model
 
 # Two MoE layers at least.
 MORE: dict[str, dict[str, Any]] = {"jamba": {"num_hidden_layers": 4, "expert_layer_offset": 0}}
-# Families of which layers cannot be built one by one.
-REFUSED = {"dbrx": "a config apart from the layers'"}
+# Families of which layers cannot be built one by one, or do not compute the same so.
+REFUSED = {"dbrx": "a config apart from the layers'", "zaya": "while it runs"}
 FAST = ("llama4", "nemotron_h", "qwen3_omni_moe")
 
 

@@ -22,6 +22,8 @@ from moeprune.checkpoint.per_layer import MODELING_FILE, modeling_text
 from moeprune.errors import PlanError, UnsupportedModelError, UsageError
 from moeprune.evaluate.logits import compare_logits
 from moeprune.stages.export import export
+from moeprune.stages.forms import check_form
+from moeprune.stages.identify import open_model
 
 Tiny = Callable[[str], Path]
 FAMILIES = {
@@ -166,6 +168,13 @@ def test_models_with_code_of_their_own_and_quantised_ones_are_refused(
         (model / "config.json").write_text(json.dumps({**config, name: value}))
         with pytest.raises(UnsupportedModelError, match=match):
             export(model, plan=plan, output=tmp_path / "out", per_layer=True)
+
+
+def test_a_family_that_nobody_tested_is_refused(source: Path) -> None:
+    opened = open_model(source)
+    other = replace(opened.layout, model_type="new_moe")
+    with pytest.raises(UnsupportedModelError, match="new_moe is not among them"):
+        check_form("per-layer", opened.index, other)
 
 
 def test_it_cannot_be_pruned_again(source: Path, tmp_path: Path) -> None:
