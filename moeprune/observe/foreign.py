@@ -36,6 +36,7 @@ def check_foreign(path: Path, layout: MoeLayout) -> None:
             f"{path}: the code of the checkpoint cannot build its model",
             "Check that it fits this version of transformers.",
             error=UnsupportedModelError,
+            also=(ArithmeticError, AssertionError),
         ),
     ):
         config = AutoConfig.from_pretrained(path, trust_remote_code=True)

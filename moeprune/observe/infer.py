@@ -7,7 +7,7 @@ is guessed: what cannot be told apart is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,32 +76,42 @@ class InferredFamily:
     layers: Mapping[int, LayerShapes]
 
 
-def infer_family(config: Config, *, keys: ConfigKeys) -> InferredFamily:
+def infer_family(
+    config: Config, *, keys: ConfigKeys, agree: Callable[[Mapping[int, LayerShapes]], None]
+) -> InferredFamily:
     """Describe the family of ``config``.
 
     Args:
         config: config.json, parsed; transformers knows its ``model_type``.
         keys: where it states what.
+        agree: told what each MoE layer holds in memory, before anything is allocated; raises where
+            the files hold something else.
 
     Raises:
         UnsupportedModelError: something cannot be told; the message names it.
     """
     what = f"model_type {config['model_type']!r} is not in the list of families"
     with foreign_errors(
-        f"{what}, and transformers cannot build it", WAY_OUT, error=UnsupportedModelError
+        f"{what}, and transformers cannot build it",
+        WAY_OUT,
+        error=UnsupportedModelError,
+        also=(ArithmeticError, AssertionError),
     ):
         try:
-            return _infer(config, keys)
+            return _infer(config, keys, agree)
         except UnsupportedModelError as problem:
             raise UnsupportedModelError(f"{what}, and cannot be inferred: {problem}") from problem
 
 
-def _infer(config: Config, keys: ConfigKeys) -> InferredFamily:
+def _infer(
+    config: Config, keys: ConfigKeys, agree: Callable[[Mapping[int, LayerShapes]], None]
+) -> InferredFamily:
     count = _get(config, keys.count[0])
     made, model = build(config)
     # Twice as many: whatever divided the experts (groups, …) divides them again.
     _, other = build(with_values(config, dict.fromkeys(keys.count, 2 * count)))
     block = find_block(model, differing_tensors(model, other, keys.count), count=count)
+    agree(block.layers)
     heard = _hear(model, block, made, count=count)
     gating, observer = gating_of(heard)
     level = _level(made, keys.level)

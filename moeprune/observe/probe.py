@@ -25,6 +25,7 @@ from moeprune.observe.sums import router_probabilities
 
 GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
 _TOKENS = 64
+_LARGEST = 2**28  # a gigabyte in float32; blocks of today have a sixth of that
 _CLOSE = 1e-3  # of float32 weights after a few operations; candidates differ by tens of percent
 
 
@@ -65,6 +66,7 @@ def listen(
     kind = type(block).__name__
     block = copy.deepcopy(block).eval()
     generator = torch.Generator().manual_seed(0)
+    _check_size(block, experts=experts)
     _fill(block, experts=experts, router=router, generator=generator)
     hidden_1TH = torch.randn(1, _TOKENS, hidden_size, generator=generator)
     answer_TH = torch.randn(_TOKENS, hidden_size, generator=generator)
@@ -204,6 +206,19 @@ def _scale(outputs: list[Tensor], answer_TH: Tensor, *, kind: str) -> float:
             "file (docs/extend.md)."
         )
     return scale
+
+
+def _check_size(block: nn.Module, *, experts: str) -> None:
+    values = sum(
+        tensor.numel()
+        for name, tensor in (*block.named_parameters(), *block.named_buffers())
+        if not name.startswith(f"{experts}.")
+    )
+    if values > _LARGEST:
+        raise UnsupportedModelError(
+            f"a {type(block).__name__} has {values} values beside its experts, too many to try it "
+            "out. Add a family file (docs/extend.md)."
+        )
 
 
 def _fill(block: nn.Module, *, experts: str, router: str, generator: torch.Generator) -> None:

@@ -42,6 +42,8 @@ class foreign_errors(contextlib.AbstractContextManager[None]):  # noqa: N801
         what: the start of the message: the thing that could not be read.
         way_out: its end.
         error: the class to raise.
+        also: further classes that here come from the user's files: a library that builds a model
+            asserts and divides by what config.json says.
     """
 
     _kinds: tuple[type[BaseException], ...] = (
@@ -54,8 +56,16 @@ class foreign_errors(contextlib.AbstractContextManager[None]):  # noqa: N801
         ImportError,
     )
 
-    def __init__(self, what: str, way_out: str, *, error: type[MoePruneError]) -> None:
+    def __init__(
+        self,
+        what: str,
+        way_out: str,
+        *,
+        error: type[MoePruneError],
+        also: tuple[type[BaseException], ...] = (),
+    ) -> None:
         self._what, self._way_out, self._error = what, way_out, error
+        self._kinds = (*self._kinds, *also)
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         """Raise the one-line error in place of ``problem``, if it is one of theirs."""

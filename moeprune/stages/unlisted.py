@@ -8,9 +8,10 @@ read, and no line of that code runs; how its router makes scores stays open unti
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moeprune.architectures import (
@@ -25,10 +26,11 @@ from moeprune.architectures import (
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.stats import CalibrationStats
-from moeprune.errors import UnknownFamilyError, UnsupportedModelError, UsageError
+from moeprune.errors import CheckpointError, UnknownFamilyError, UnsupportedModelError, UsageError
 from moeprune.plugins import known
 
 if TYPE_CHECKING:
+    from moeprune.observe.built import LayerShapes
     from moeprune.observe.infer import InferredFamily
 
 Config = Mapping[str, Any]
@@ -149,11 +151,17 @@ def _unlisted(
 
     stated = stated_experts(config)
     assert stated is not None, "a family was asked for"
-    if known_to_transformers(config.get("model_type")):
-        return _inferred(config, tensors, stated), INFERRED
-    if _own_code(config):
+    inferable = known_to_transformers(config.get("model_type"))
+    if not inferable and not _own_code(config):
+        raise unknown
+    if not inferable:
         return _by_rule_set(config, tensors, stated, gating), RULE_SET
-    raise unknown
+    if stated.num_layers is not None and stated.num_layers > len(tensors):
+        raise CheckpointError(
+            f"config.json states {stated.num_layers} layers, but the files hold {len(tensors)} "
+            "tensors. Correct config.json, or download the checkpoint again."
+        )
+    return _inferred(config, tensors, stated), INFERRED
 
 
 def _own_code(config: Config) -> bool:
@@ -172,17 +180,25 @@ def _model_type(config: Config, stated: StatedExperts) -> str:
 def _inferred(config: Config, tensors: Tensors, stated: StatedExperts) -> MoeLayout:
     from moeprune.observe.infer import ConfigKeys, infer_family
 
+    # First by the rule set: a checkpoint that is not whole is refused before any model is built.
+    model_type = _model_type(config, stated)
+    nobodys = _nobodys(model_type, defaults={TOP_K_KEYS[0]: 1})
+    try:
+        plain = layout_of(config, tensors, family=nobodys)
+    except UnsupportedModelError as problem:
+        raise UnsupportedModelError(
+            f"model_type {model_type!r} is not in the list of families, and cannot be inferred: "
+            f"{problem} Add a family file (docs/extend.md)."
+        ) from problem
     keys = ConfigKeys(
         count=stated.count_keys,
         top_k=TOP_K_KEYS,
         groups=GROUP_KEYS,
         top_groups=TOP_GROUP_KEYS,
     )
-    found = infer_family(config, keys=keys)
-    family = family_of(found, model_type=_model_type(config, stated))
-    layout = layout_of(config, tensors, family=family)
-    _check_agreement(tensors, layout, found)
-    return layout
+    found = infer_family(config, keys=keys, agree=partial(_check_agreement, tensors, plain))
+    family = family_of(found, model_type=model_type)
+    return layout_of(config, tensors, family=family)
 
 
 def family_of(found: InferredFamily, *, model_type: str) -> Family:
@@ -199,40 +215,36 @@ def family_of(found: InferredFamily, *, model_type: str) -> Family:
     )
 
 
-def _check_agreement(tensors: Tensors, layout: MoeLayout, found: InferredFamily) -> None:
+def _check_agreement(
+    tensors: Tensors, layout: MoeLayout, layers: Mapping[int, LayerShapes]
+) -> None:
     """The tensors on disk that depend on the experts are those in memory.
 
     Raises:
         UnsupportedModelError: they are not; the message names the layer.
     """
-    if layout.layer_ids != tuple(found.layers):
+    if layout.layer_ids != tuple(layers):
         raise UnsupportedModelError(
-            f"model_type {layout.model_type!r} is not in the list of families, and cannot be "
-            f"inferred: its files have experts in layers {list(layout.layer_ids)}, transformers "
-            f"in {list(found.layers)}."
+            f"its files have experts in layers {list(layout.layer_ids)}, transformers in "
+            f"{list(layers)}. Add a family file (docs/extend.md)."
         )
-    for row, layer in enumerate(layout.layer_ids):
-        mine = {
-            name: rule
-            for name, rule in layout.tensors.items()
-            if rule.row == row and not rule.follows
-        }
-        routers = Counter(
-            tuple(sorted(tensors[name].shape))
-            for name, rule in mine.items()
-            if rule.role != "expert"
-        )
-        values = sum(
-            math.prod(tensors[name].shape) for name, rule in mine.items() if rule.role == "expert"
-        )
-        memory = found.layers[layer]
-        same = routers == Counter(tuple(sorted(shape)) for shape in memory.routers)
+    routers: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    values: Counter[int] = Counter()
+    for name, rule in layout.tensors.items():
+        shape = tensors[name].shape
+        if rule.follows:
+            continue
+        if rule.role == "expert":
+            values[rule.row] += math.prod(shape)
+        else:
+            routers[rule.row][tuple(sorted(shape))] += 1
+    for row, (layer, memory) in enumerate(layers.items()):
+        same = routers[row] == Counter(tuple(sorted(shape)) for shape in memory.routers)
         # A packed format stores other numbers than it means.
-        if not same or (layout.quant_method is None and values != memory.expert_values):
+        if not same or (layout.quant_method is None and values[row] != memory.expert_values):
             raise UnsupportedModelError(
-                f"model_type {layout.model_type!r} is not in the list of families, and cannot be "
-                f"inferred: what layer {layer} stores of experts and router is not what "
-                "transformers makes of it. Add a family file (docs/extend.md)."
+                f"what layer {layer} stores of experts and router is not what transformers makes "
+                "of it. Add a family file (docs/extend.md)."
             )
 
 
@@ -240,15 +252,8 @@ def _by_rule_set(
     config: Config, tensors: Tensors, stated: StatedExperts, gating: str | None
 ) -> MoeLayout:
     """What names and shapes say; in its own code, modules have the names of their tensors."""
-    family = Family(
-        model_type=_model_type(config, stated),
-        gating=GATINGS[0],
-        experts="experts",
-        router="gate",
-        observer="function",
-        # Where config.json speaks of groups, whole groups stay alike: right with and without.
-        groups=True,
-    )
+    # Where config.json speaks of groups, all keep the same number: right with and without.
+    family = _nobodys(_model_type(config, stated), groups=True)
     layout = layout_of(config, tensors, family=family)
     experts, router = _module_names(layout)
     return replace(
@@ -277,3 +282,15 @@ def _module_names(layout: MoeLayout) -> tuple[str, str]:
 def _inside_layer(name: str, layout: MoeLayout) -> str:
     number = str(layout.layer_ids[layout.tensors[name].row])
     return name.partition(f".{number}.")[2]
+
+
+def _nobodys(model_type: str, **known: Any) -> Family:
+    """A family of which nothing is known; what it says of modules and gating is to be replaced."""
+    return Family(
+        model_type=model_type,
+        gating=GATINGS[0],
+        experts="experts",
+        router="gate",
+        observer="function",
+        **known,
+    )

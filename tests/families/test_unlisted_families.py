@@ -9,7 +9,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,14 @@ REFUSED = {
     "dbrx": "registry of experts functions serves none",
     "gemma4": "not one module of a block",
     "gemma4_text": "not one module of a block",
-    "inkling_mm_model": "do not tell how it makes scores",
-    "inkling_text": "do not tell how it makes scores",
+    "inkling_mm_model": "none of its axes counts the",
+    "inkling_text": "none of its axes counts the",
     "llama4": "registry of experts functions serves none",
     "llama4_text": "registry of experts functions serves none",
     "muse_spark": "work on 16 values a token",
     "phimoe": "do not tell how it makes scores",
     "step3p7": "registry of experts functions serves none",
-    "zaya": "does not return one logit for each",
+    "zaya": "none of its axes counts the",
 }
 # Facts of the list that hold by another name, or only for configs other than this one.
 BY_CONFIG = {
@@ -101,6 +101,10 @@ def hide(monkeypatch: pytest.MonkeyPatch) -> Hide:
     return hidden
 
 
+def agreed(layers: Mapping[int, Any]) -> None:
+    assert list(layers) == sorted(layers)
+
+
 def inferred(path: Path) -> dict[str, Any]:
     """The description as the fields of a family file."""
     config = json.loads((path / "config.json").read_text())
@@ -110,7 +114,9 @@ def inferred(path: Path) -> dict[str, Any]:
         count=stated.count_keys, top_k=TOP_K_KEYS, groups=GROUP_KEYS, top_groups=TOP_GROUP_KEYS
     )
     name = load_family(*names_in(config)).model_type
-    return dataclasses.asdict(family_of(infer_family(config, keys=keys), model_type=name))
+    return dataclasses.asdict(
+        family_of(infer_family(config, keys=keys, agree=agreed), model_type=name)
+    )
 
 
 @pytest.mark.parametrize("name", family_files())
@@ -144,6 +150,43 @@ def test_inferred_is_what_is_listed_or_refused(name: str, tmp_path: Path, hide: 
 
 def test_the_exact_ones_are_files() -> None:
     assert set(EXACT) | set(REFUSED) | set(BY_CONFIG) <= set(family_files())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab_size": 0},  # an assertion of torch
+        {"n_group": 0},  # a division by zero
+        {"num_hidden_layers": 10**9},  # a model that would never be built
+        {"n_routed_experts": 10**12},
+        {"hidden_size": 10**9},
+        {"moe_intermediate_size": None},
+        {"model_type": "no_such_family"},
+        {"torch_dtype": "int3"},
+    ],
+    ids=str,
+)
+def test_absurd_configs_are_one_line(change: dict[str, Any], tmp_path: Path, hide: Hide) -> None:
+    path = write_checkpoint(family_data("deepseek_v3"), tmp_path / "m")
+    hide(path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **change}))
+    try:
+        open_model(path)
+    except MoePruneError as problem:
+        assert "\n" not in str(problem)
+    else:  # not every key is one that the layout depends on
+        assert change in ({"torch_dtype": "int3"}, {"vocab_size": 0})
+
+
+def test_a_key_that_transformers_fills_in(tmp_path: Path, hide: Hide) -> None:
+    path = write_checkpoint(family_data("mixtral"), tmp_path / "m")
+    config = json.loads((path / "config.json").read_text())
+    hide(path)
+    stated = open_model(path).facts.top_k
+    del config["num_experts_per_tok"]
+    (path / "config.json").write_text(json.dumps(config))
+    assert stated == 3 and open_model(path).facts.top_k == 2  # the default of MixtralConfig
 
 
 @pytest.fixture
