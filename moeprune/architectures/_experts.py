@@ -31,7 +31,7 @@ class ExpertSet:
 
 
 def expert_sets(
-    tensors: Mapping[str, TensorInfo], *, num_experts: int, extra: int
+    tensors: Mapping[str, TensorInfo], *, num_experts: int, extra: int, stored_sets: int = 1
 ) -> list[ExpertSet]:
     """All routed experts of a checkpoint, by the module that owns them.
 
@@ -39,11 +39,12 @@ def expert_sets(
         tensors: all tensors of the checkpoint.
         num_experts: routed experts of every layer, as config.json states them.
         extra: router rows after the last expert's, as the family has them.
+        stored_sets: expert sets that one module stores under numbers that count on.
 
     Raises:
         CheckpointError: an expert is missing, incomplete, of another size than the others, or
             numbered beyond the count that config.json states.
-        UnsupportedModelError: one module owns several expert sets, or identity experts.
+        UnsupportedModelError: one module owns more expert sets than the family has.
     """
     names = plugins.names(architectures)
     recipes = [plugins.load(architectures, name) for name in names]
@@ -61,7 +62,12 @@ def expert_sets(
             container=container,
             matches=matches,
             expert_bytes=_expert_bytes(
-                container, matches, tensors, num_experts=num_experts, extra=extra
+                container,
+                matches,
+                tensors,
+                num_experts=num_experts,
+                extra=extra,
+                stored_sets=stored_sets,
             ),
         )
         for container, matches in sorted(grouped.items())
@@ -75,6 +81,7 @@ def _expert_bytes(
     *,
     num_experts: int,
     extra: int,
+    stored_sets: int,
 ) -> int:
     stacked = 0
     parts: dict[int, dict[str, TensorInfo]] = defaultdict(dict)
@@ -85,12 +92,10 @@ def _expert_bytes(
             parts[found.expert][found.part] = tensors[name]
     if not parts:
         return stacked
-    beyond = [expert for expert in sorted(parts) if expert >= num_experts]
-    if beyond and len(beyond) == extra:
-        raise UnsupportedModelError(
-            f"{container} stores {extra} identity experts after its {num_experts} routed ones; "
-            "moeprune cannot renumber those."
-        )
+    total = num_experts * stored_sets
+    beyond = [expert for expert in sorted(parts) if expert >= total]
+    if len(beyond) == extra and beyond == list(range(total, total + extra)):
+        beyond = []  # idle experts, which some formats store in part
     if beyond and not len(parts) % num_experts and beyond[-1] == len(parts) - 1:
         raise UnsupportedModelError(
             f"{container} stores {len(parts)} experts, {len(parts) // num_experts} times the "
@@ -98,48 +103,58 @@ def _expert_bytes(
             "moeprune cannot prune."
         )
     # Stops at the first gap: a count of 10**12 in config.json must not fill the memory.
-    missing = next((expert for expert in range(num_experts) if expert not in parts), None)
+    missing = next((expert for expert in range(total) if expert not in parts), None)
     if beyond or missing is not None:
         what = f"stores expert {beyond[0]}" if beyond else f"lacks expert {missing}"
+        sets = f"{stored_sets} times " if stored_sets > 1 else ""
         raise CheckpointError(
-            f"{container} {what}, but config.json states {num_experts} experts, numbered from 0. "
-            "Correct config.json, or download the checkpoint again."
+            f"{container} {what}, but config.json states {sets}{num_experts} experts, numbered "
+            "from 0. Correct config.json, or download the checkpoint again."
         )
+    firsts = range(0, total, num_experts)
+    return stacked + sum(
+        _smallest(container, {n: parts[n] for n in range(first, first + num_experts)})
+        for first in firsts
+    )
+
+
+def _smallest(container: str, parts: Mapping[int, Mapping[str, TensorInfo]]) -> int:
+    """Bytes of the smallest of one set's experts, after a check that all are of one kind."""
     quantised = any(_is_packed(info) for held in parts.values() for info in held.values())
-    for expert in range(num_experts):
-        lacking = sorted(parts[0].keys() ^ parts[expert].keys())
+    first = min(parts)
+    sizes = {expert: sum(info.nbytes for info in held.values()) for expert, held in parts.items()}
+    for expert in parts:
+        lacking = sorted(parts[first].keys() ^ parts[expert].keys())
         if quantised:
-            lacking = _lacking(parts, expert)
+            lacking = _lacking(parts, first, expert)
         if lacking:
-            other = expert if lacking[0] in parts[0] else 0
+            other = expert if lacking[0] in parts[first] else first
             raise CheckpointError(
                 f"{container}.{other} has no {lacking[0]!r}, which expert "
-                f"{0 if other else expert} has. Download the checkpoint again."
+                f"{first if other != first else expert} has. Download the checkpoint again."
             )
-    sizes = [sum(info.nbytes for info in parts[expert].values()) for expert in range(num_experts)]
-    for expert, size in enumerate(sizes):
-        if size != sizes[0] and not quantised:
+        if sizes[expert] != sizes[first] and not quantised:
             raise CheckpointError(
-                f"{container}: expert 0 is {sizes[0]} bytes and expert {expert} {size}; moeprune "
-                "prunes unquantised experts of one size."
+                f"{container}: expert {first} is {sizes[first]} bytes and expert {expert} "
+                f"{sizes[expert]}; moeprune prunes unquantised experts of one size."
             )
-    return stacked + min(sizes)
+    return min(sizes.values())
 
 
 def _is_packed(info: TensorInfo) -> bool:
     return info.dtype not in ("BF16", "F16", "F32", "F64")
 
 
-def _lacking(parts: Mapping[int, Mapping[str, TensorInfo]], expert: int) -> list[str]:
-    """Parts in which a quantised expert differs from expert 0.
+def _lacking(parts: Mapping[int, Mapping[str, TensorInfo]], first: int, expert: int) -> list[str]:
+    """Parts in which a quantised expert differs from the first.
 
-    A quantiser may leave out some experts: one that has plain weights only, or where expert 0 has
+    A quantiser may leave out some experts: one that has plain weights only, or where the first has
     plain weights only, differs by right.
     """
     found: list[str] = []
-    mine, first = _by_module(parts[expert]), _by_module(parts[0])
-    for module in sorted(mine.keys() | first.keys()):
-        here, there = mine.get(module, {}), first.get(module, {})
+    mine, others = _by_module(parts[expert]), _by_module(parts[first])
+    for module in sorted(mine.keys() | others.keys()):
+        here, there = mine.get(module, {}), others.get(module, {})
         if here and there and _is_plain(here) != _is_plain(there):
             continue
         found += [f"{module}.{rest}" if rest else module for rest in here.keys() ^ there.keys()]

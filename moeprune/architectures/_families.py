@@ -16,6 +16,9 @@
 ``groups``                true: the router is group-limited when config.json says n_group > 1
 ``groups_when``           ... and only when config.json has these values too
 ``extra_rows``            router rows after the last expert's: a number, or the config key of it
+``router_axis``           the axis of a router weight that counts the experts; 0 where not stated
+``stored_sets``           expert sets that one module stores, numbered on; each loses the same ids
+``sets``                  name of a further expert set of each layer -> its two modules in memory
 ``idle``                  true: they are choices that a token may take in place of a routed expert
 ``loop``                  the config keys of the first layer that a forward pass repeats, of the
                           layer after the last one, and of the number of passes
@@ -55,6 +58,9 @@ class Family:
     groups: bool = False
     groups_when: Mapping[str, Any] = field(default_factory=dict)
     extra_rows: int | str = 0
+    router_axis: int = 0
+    stored_sets: int = 1
+    sets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     idle: bool = False
     loop: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +104,8 @@ def load_family(*model_types: object) -> Family:
 
 
 def _parsed(body: dict[str, Any]) -> Family:
-    return Family(**body | {"loop": tuple(body.get("loop", ()))})
+    sets = {name: tuple(modules) for name, modules in body.get("sets", {}).items()}
+    return Family(**body | {"loop": tuple(body.get("loop", ())), "sets": sets})
 
 
 def _folder() -> resources.abc.Traversable:

@@ -8,7 +8,7 @@ place is an error, never a guess.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from moeprune.architectures._config import (
@@ -24,7 +24,7 @@ from moeprune.architectures._experts import ExpertSet, expert_sets, share
 from moeprune.architectures._families import Family, load_family
 from moeprune.architectures._gating import gate_scale_of, gating_of
 from moeprune.architectures._leftover import refuse_leftovers
-from moeprune.architectures._match import LayerPath, is_routed, layer_path
+from moeprune.architectures._match import ExpertMatch, LayerPath, is_routed, layer_path
 from moeprune.architectures._router import router_tensors
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.errors import UnsupportedModelError
@@ -55,22 +55,27 @@ def layout_of(
     if family is None:
         family = load_family(stated.level.get("model_type"), config.get("model_type"))
     extra = extra_rows_of(stated, family)
-    sets = expert_sets(tensors, num_experts=stated.count, extra=extra)
+    sets = expert_sets(
+        tensors,
+        num_experts=stated.count,
+        extra=extra if family.idle else 0,
+        stored_sets=family.stored_sets,
+    )
     if not sets:
         refuse_leftovers(tensors, {}, {}, num_experts=stated.count)
         raise _no_experts(config)
-    layers = _layers(sets, num_layers=stated.num_layers)
-    rows = {path: row for row, path in enumerate(path for path in layers if not path.follows)}
-    if not rows:
+    owners = _owners(sets, family, num_layers=stated.num_layers)
+    main = [place for place in owners if not place[0].follows]
+    if not main:
         raise UnsupportedModelError(
             f"only next-token-prediction layers have experts ({sets[0].container}); the "
             f"{stated.num_layers} layers that config.json states have none."
         )
-    by_layer = _by_layer(tensors, layers)
+    by_layer = _by_layer(tensors, {path for path, _ in owners})
     placed: dict[str, ExpertTensor] = {}
-    expert_bytes = [0] * len(rows)
-    for path, owner in layers.items():
-        row = rows.get(path, len(rows) - 1)
+    expert_bytes = [0] * len(main)
+    for (path, expert_set), owner in owners.items():
+        row = _row_of(path, expert_set, main)
         routers = router_tensors(
             by_layer[path],
             container=owner.container,
@@ -79,28 +84,24 @@ def layout_of(
             follows=path.follows,
             num_experts=stated.count,
             extra=extra,
+            family=family,
         )
         expert_bytes[row] += owner.expert_bytes
         for name, found in owner.matches.items():
-            placed[name] = ExpertTensor(
-                row=row,
-                role="expert",
-                expert=found.expert,
-                axis=found.axis,
-                block=found.block,
-                follows=path.follows,
-            )
+            placed[name] = _placed(found, row, path, num_experts=stated.count, family=family)
         for name, tensor in routers.items():
-            expert_bytes[row] += share(name, tensors[name], num_shares=stated.count + tensor.extra)
+            if tensor.role == "router":
+                shares = stated.count + tensor.extra
+                expert_bytes[row] += share(name, tensors[name], num_shares=shares)
             placed[name] = tensor
-    containers = {owner.container: path for path, owner in layers.items()}
+    containers = {owner.container: path for (path, _), owner in owners.items()}
     refuse_leftovers(tensors, placed, containers, num_experts=stated.count)
     num_groups, top_groups = groups_of(stated, family)
-    layer_ids = tuple(path.number for path in rows)
+    layer_ids = tuple(path.number for path, _ in main)
     return MoeLayout(
         model_type=family.model_type,
         layer_ids=layer_ids,
-        num_experts=(stated.count,) * len(rows),
+        num_experts=(stated.count,) * len(main),
         top_k=top_k_of(stated, family),
         num_groups=num_groups,
         top_groups=top_groups,
@@ -113,6 +114,8 @@ def layout_of(
         router_module=family.router,
         observer=family.observer,
         quant_method=quant_method_of(config, stated),
+        sets=tuple(name for _, name in main) if family.sets else (),
+        set_modules=family.sets,
         passes=passes_of(stated, family, layer_ids),
         idle_experts=extra if family.idle else 0,
     )
@@ -138,9 +141,14 @@ def _no_experts(config: Mapping[str, Any]) -> UnsupportedModelError:
     )
 
 
-def _layers(sets: Iterable[ExpertSet], *, num_layers: int | None) -> dict[LayerPath, ExpertSet]:
-    """Layer -> its experts: the main model's by number, then those that follow."""
-    found: dict[LayerPath, ExpertSet] = {}
+Place = tuple[LayerPath, str]
+
+
+def _owners(
+    sets: Iterable[ExpertSet], family: Family, *, num_layers: int | None
+) -> dict[Place, ExpertSet]:
+    """Layer and name of the set -> its experts: the main model's by number, then what follows."""
+    found: dict[Place, ExpertSet] = {}
     for owner in sets:
         path = layer_path(owner.container, num_layers=num_layers)
         if path is None:
@@ -148,16 +156,44 @@ def _layers(sets: Iterable[ExpertSet], *, num_layers: int | None) -> dict[LayerP
                 f"experts {owner.container!r} belong to no numbered layer; moeprune cannot place "
                 "them."
             )
-        for other in found:
-            if path.follows == other.follows and path.number == other.number:
+        inner = owner.container.removeprefix(f"{path.prefix}.")
+        expert_set = next((name for name, of in family.sets.items() if of[0] == inner), "")
+        for other, other_set in found:
+            same = path.follows == other.follows and path.number == other.number
+            if same and expert_set == other_set:
                 if path.follows and path.prefix != other.prefix:
                     continue  # two stacks of next-token-prediction layers, each from 0
                 raise UnsupportedModelError(
-                    f"layer {path.number} has two expert sets, {found[other].container} and "
-                    f"{owner.container}; moeprune prunes models with one a layer."
+                    f"layer {path.number} has two expert sets, "
+                    f"{found[other, other_set].container} and {owner.container}; moeprune prunes "
+                    "models with one a layer."
                 )
-        found[path] = owner
-    return dict(sorted(found.items()))
+        found[path, expert_set] = owner
+    return dict(sorted(found.items(), key=lambda item: item[0]))
+
+
+def _row_of(path: LayerPath, expert_set: str, main: Sequence[Place]) -> int:
+    """Index into ``main``; layers that follow take the row of the last layer's same set."""
+    if not path.follows:
+        return main.index((path, expert_set))
+    return max(row for row, (_, name) in enumerate(main) if name == expert_set)
+
+
+def _placed(
+    found: ExpertMatch, row: int, path: LayerPath, *, num_experts: int, family: Family
+) -> ExpertTensor:
+    expert, shift = found.expert, 0
+    if expert is not None and expert < num_experts * family.stored_sets:
+        shift, expert = divmod(expert, num_experts)
+    return ExpertTensor(
+        row=row,
+        role="expert",
+        expert=expert,
+        axis=found.axis,
+        block=found.block,
+        shift=shift,
+        follows=path.follows,
+    )
 
 
 def _by_layer(

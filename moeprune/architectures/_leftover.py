@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from moeprune.architectures._match import LayerPath, block_path, is_routed
 from moeprune.architectures._router import ROUTER_NAME
@@ -40,12 +40,16 @@ def refuse_leftovers(
         parts = name.split(".")
         if parts[-1] == "tid2eid":
             raise UnsupportedModelError(
-                f"{name!r} routes tokens by a table of expert numbers; moeprune cannot rewrite "
-                "such a table."
+                f"{name!r} routes tokens by a table of expert numbers, but its layer has no "
+                "experts that moeprune can find."
             )
         under_experts = any(part.startswith("expert") for part in parts[:-1])
         stacked = parts[-1].startswith("expert") and num_experts in info.shape
-        if (under_experts or stacked) and not _is_common(parts, info, num_experts=num_experts):
+        # One value, one norm or one bias that all experts of a layer share stays as it is.
+        own_bias = parts[-1] == "bias" and ".".join(parts[:-1]) in containers
+        common = own_bias or any(part.endswith("norm") for part in parts)
+        common = is_shared(info) or (common and num_experts not in info.shape)
+        if (under_experts or stacked) and not common:
             raise UnsupportedModelError(
                 f"{name!r} {list(info.shape)} lies among the experts, but moeprune does not know "
                 "what it holds."
@@ -62,12 +66,6 @@ def refuse_leftovers(
                 f"{name!r} {list(info.shape)} has an axis of {num_experts}, the number of experts, "
                 "and lies beside a router, but moeprune does not know what it holds."
             )
-
-
-def _is_common(parts: Iterable[str], info: TensorInfo, *, num_experts: int) -> bool:
-    """One value or one norm that all experts of a layer share stays as it is."""
-    norm = any(part.endswith("norm") for part in parts)
-    return is_shared(info) or (norm and num_experts not in info.shape)
 
 
 def _lone_router(

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from moeprune.architectures._families import Family
 from moeprune.architectures._match import block_path
 from moeprune.core.layout import ExpertTensor, TensorInfo
 from moeprune.errors import UnsupportedModelError
@@ -20,6 +21,7 @@ ROUTER_NAME = re.compile(
     r"|(?:(?:gate|router|moe_statics|experts)\.)?"
     r"(?:expert_bias|e_score_correction_bias|router_bias|per_expert_scale|balancing_biases)"
 )
+_TABLE = re.compile(r"(?:gate|router)\.tid2eid")
 _IN_LAYER = re.compile(r"moe\.router\.expert_bias")  # Kolibri keeps it beside the block
 
 
@@ -32,6 +34,7 @@ def router_tensors(
     follows: bool,
     num_experts: int,
     extra: int,
+    family: Family,
 ) -> dict[str, ExpertTensor]:
     """The router tensors of the block that owns ``container``.
 
@@ -43,6 +46,7 @@ def router_tensors(
         follows: see :class:`ExpertTensor`.
         num_experts: routed experts of the layer.
         extra: rows that follow the last expert's, where the family has them.
+        family: of the model.
 
     Raises:
         UnsupportedModelError: no router weight, or a router tensor without an axis of experts.
@@ -51,10 +55,20 @@ def router_tensors(
     found: dict[str, ExpertTensor] = {}
     weights = 0
     for name, info in tensors.items():
-        in_block = ROUTER_NAME.fullmatch(name.removeprefix(f"{block}."))
+        inner = name.removeprefix(f"{block}.")
+        if _TABLE.fullmatch(inner):
+            _check_table(name, info)
+            found[name] = ExpertTensor(row=row, role="table", follows=follows)
+            continue
+        # A module of experts may hold its own router (JetMoE's attention).
+        in_block = (
+            ROUTER_NAME.fullmatch(inner.removeprefix("experts."))
+            if name.startswith(f"{container}.")
+            else ROUTER_NAME.fullmatch(inner)
+        )
         if in_block is None and _IN_LAYER.fullmatch(name.removeprefix(f"{layer_prefix}.")) is None:
             continue
-        place = _expert_axis(info, num_experts=num_experts, extra=extra)
+        place = _expert_axis(info, num_experts=num_experts, extra=extra, first=family.router_axis)
         if place is None:
             if math.prod(info.shape) == 1:  # one scale for the whole router
                 continue
@@ -70,14 +84,25 @@ def router_tensors(
             f"{block} has {num_experts} experts, but no router weight beside them that moeprune "
             "can cut (gate.weight, router.weight, …)."
         )
-    if weights > 1:
+    if weights > family.stored_sets:
         raise UnsupportedModelError(f"{block} has {weights} routers; moeprune can cut one a layer.")
     return found
 
 
-def _expert_axis(info: TensorInfo, *, num_experts: int, extra: int) -> tuple[int, int] | None:
+def _check_table(name: str, info: TensorInfo) -> None:
+    if info.dtype not in ("I64", "I32") or len(info.shape) != 2:
+        raise UnsupportedModelError(
+            f"{name!r} is {info.dtype}{list(info.shape)}; a table of expert numbers has whole "
+            "numbers and two axes."
+        )
+
+
+def _expert_axis(
+    info: TensorInfo, *, num_experts: int, extra: int, first: int
+) -> tuple[int, int] | None:
     """(axis, rows after the last expert's), or None where no axis counts the experts."""
-    for axis, size in enumerate(info.shape):
+    axes = sorted(enumerate(info.shape), key=lambda item: item[0] != first)
+    for axis, size in axes:
         if size == num_experts + extra:
             return axis, extra
         if size == num_experts:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from moeprune.checkpoint.audit_padding import PADDING, empty_problems, empty_row
 from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
+from moeprune.checkpoint.tables import table_problem
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import CheckpointError
@@ -93,10 +94,11 @@ def _audit(
     for name, entry in source.entries.items():
         rule = layout.tensors.get(name)
         ids = keep[rule.row] if rule else ()
-        if rule is not None and rule.expert is not None and rule.expert not in ids:
+        experts = layout.num_experts[rule.row] if rule else 0
+        target = _target_name(name, rule, ids, experts)
+        if target is None:
             result.dropped += 1
             continue
-        target = _target_name(name, rule, ids)
         expected.add(target)
         other = export.entries.get(target)
         if other is None:
@@ -120,10 +122,18 @@ def _audit(
     return result
 
 
-def _target_name(name: str, rule: ExpertTensor | None, ids: Sequence[int]) -> str:
+def _target_name(
+    name: str, rule: ExpertTensor | None, ids: Sequence[int], experts: int
+) -> str | None:
+    """The name that a tensor has in the export; None: it leaves."""
     if rule is None or rule.expert is None:
         return name
-    return _numbered(name, rule.expert, list(ids).index(rule.expert))
+    # Everything that stays, in order: each set's kept experts, then the idle ones.
+    behind = range(experts, max(experts, rule.expert + 1))
+    staying = [*ids, *behind] if not rule.shift else [None] * (rule.shift * len(ids)) + list(ids)
+    if rule.expert not in staying:
+        return None
+    return _numbered(name, rule.expert + rule.shift * experts, staying.index(rule.expert))
 
 
 def _numbered(name: str, old: int, new: int) -> str:
@@ -146,6 +156,14 @@ def _compare(
     if entry.info.dtype != other.info.dtype:
         return f"is {other.info.dtype}, the source has {entry.info.dtype}"
     shape = list(entry.info.shape)
+    if rule is not None and rule.role == "table":
+        return table_problem(
+            mine.read(entry.file, entry.start, entry.info.nbytes),
+            theirs.read(other.file, other.start, other.info.nbytes),
+            entry.info,
+            other.info,
+            ids,
+        )
     ranges: Iterator[tuple[int, int] | None] = iter([(entry.start, entry.end)])
     empty = b""
     if rule is not None and rule.axis is not None:

@@ -31,6 +31,7 @@ class TensorEdit:
         extra: positions after the last expert that stay.
         pad: positions added after the last kept expert, see :mod:`moeprune.checkpoint.padding`.
         fill: the value that they hold.
+        table: the kept experts of a table whose values are ids of experts, or None.
     """
 
     source: str
@@ -42,6 +43,7 @@ class TensorEdit:
     extra: int = 0
     pad: int = 0
     fill: float = 0.0
+    table: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +121,14 @@ def _edit(
     rule = layout.tensors.get(name)
     if rule is None:
         return TensorEdit(source=name, target=name, info=info)
-    ids = keep[rule.row]
+    ids, num_experts = keep[rule.row], layout.num_experts[rule.row]
     if rule.axis is None:
-        if rule.expert not in ids:
+        if rule.role == "table":
+            return TensorEdit(source=name, target=name, info=info, table=ids)
+        old, number = _numbers(rule, ids, num_experts)
+        if number is None:
             return None
-        target = renumbered(name, rule, ids.index(rule.expert))
-        return TensorEdit(source=name, target=target, info=info)
-    num_experts = layout.num_experts[rule.row]
+        return TensorEdit(source=name, target=renumbered(name, old, number), info=info)
     length = num_experts * rule.block + rule.extra
     if rule.axis >= len(info.shape) or info.shape[rule.axis] != length:
         raise CheckpointError(
@@ -149,16 +152,27 @@ def _edit(
     return edit
 
 
-def renumbered(name: str, rule: ExpertTensor, number: int) -> str:
+def _numbers(rule: ExpertTensor, ids: tuple[int, ...], num_experts: int) -> tuple[int, int | None]:
+    """The number in the name of an expert's tensor before and after; None: it leaves."""
+    assert rule.expert is not None
+    old = rule.expert + rule.shift * num_experts
+    if rule.expert >= num_experts:
+        return old, len(ids) + rule.expert - num_experts
+    if rule.expert not in ids:
+        return old, None
+    return old, ids.index(rule.expert) + rule.shift * len(ids)
+
+
+def renumbered(name: str, old: int, number: int) -> str:
     """The name of a tensor whose expert gets another number.
 
     Raises:
         UnsupportedModelError: it cannot be told which number of the name that is.
     """
-    found = [match for match in _EXPERT_NUMBER.finditer(name) if match[1] == str(rule.expert)]
+    found = [match for match in _EXPERT_NUMBER.finditer(name) if match[1] == str(old)]
     if len(found) != 1:
         raise UnsupportedModelError(
-            f"tensor {name!r}: cannot tell which number in its name is expert {rule.expert}."
+            f"tensor {name!r}: cannot tell which number in its name is expert {old}."
         )
     start, end = found[0].span(1)
     return f"{name[:start]}{number}{name[end:]}"

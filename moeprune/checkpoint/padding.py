@@ -144,7 +144,8 @@ def _empty(edit: TensorEdit, rule: ExpertTensor, first: int, count: int) -> Iter
     """The same tensor of the padded experts, all zeros."""
     length = edit.info.shape[0] if edit.info.shape else 1
     for number in range(first, count):
-        target = renumbered(edit.source, rule, number)
+        assert rule.expert is not None
+        target = renumbered(edit.source, rule.expert, number)
         yield TensorEdit(
             source=edit.source, target=target, info=edit.info, ids=(), axis=0, pad=length
         )

@@ -17,6 +17,7 @@ from moeprune.checkpoint.padding import write_padded
 from moeprune.checkpoint.shards import Shard, index_file_for, index_json, shards_for
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output, staged_folder
+from moeprune.checkpoint.tables import write_table
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import CheckpointError
 
@@ -189,12 +190,14 @@ def _copy_tensors(
     start = end = 0
     for edit in edits:
         entry = index.entries[edit.source]
-        if edit.ids is None and entry.start == end:
+        if edit.ids is None and edit.table is None and entry.start == end:
             end = entry.end
             continue
         copier.copy(source, start, end)
         start = end = entry.start
-        if edit.ids is None:
+        if edit.table is not None:
+            write_table(copier, source, entry, edit.table)
+        elif edit.ids is None:
             end = entry.end
         elif edit.pad:
             write_padded(copier, source, entry, edit)

@@ -35,9 +35,13 @@ class ExpertTensor:
 
     Attributes:
         row: the MoE layer, as an index into ``MoeLayout.layer_ids``.
-        role: ``"expert"`` or ``"router"``.
-        expert: the expert whose number stands in the tensor's name, or None.
-        axis: the axis on which all experts lie, or None; exactly one of the two is set.
+        role: ``"expert"``, ``"router"``, or ``"table"``: its values are ids of experts.
+        expert: the expert whose number stands in the tensor's name, or None. From E on these are
+            idle experts, which stay behind the last kept one.
+        axis: the axis on which all experts lie, or None; of a table neither is set, of all others
+            exactly one.
+        shift: expert sets that the module stores before this one; the number in the name counts on
+            over them: it is ``expert`` + ``shift`` · E.
         block: consecutive positions on ``axis`` that one expert owns.
         extra: positions after the last expert's that always stay (zero or shared experts).
         follows: True for layers that calibration never runs (next-token-prediction layers); they
@@ -50,11 +54,12 @@ class ExpertTensor:
     axis: int | None = None
     block: int = 1
     extra: int = 0
+    shift: int = 0
     follows: bool = False
 
     def __post_init__(self) -> None:
-        assert (self.expert is None) != (self.axis is None)
-        assert self.role in ("expert", "router")
+        assert (self.expert is None) + (self.axis is None) == 1 + (self.role == "table")
+        assert self.role in ("expert", "router", "table")
 
 
 _TEXT_FACTS = frozenset({"name", "fingerprint", "model_type", "gating"})
@@ -224,6 +229,11 @@ class MoeLayout:
     set_modules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     passes: tuple[int, ...] = ()
     idle_experts: int = 0
+
+    @property
+    def extra_rows(self) -> int:
+        """Outputs of every router after those of its experts."""
+        return max((rule.extra for rule in self.tensors.values()), default=0)
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -1,8 +1,9 @@
 """Forbid experts to the routers of a live model: the oracle every export is checked against.
 
 A uniform export computes exactly what the full model computes when the removed experts' router
-logits are −inf and, where a router selects by a biased score, their biases are −inf too. No weight
-moves, so one loaded model can stand for any plan.
+logits are −inf and, where a router selects by a biased score, their biases are −inf too. A router
+that looks its choice up gets the table that the export has. No weight moves, so one loaded model
+can stand for any plan.
 
 L MoE layers, E experts of a layer, T tokens.
 """
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from moeprune.core.hash_table import replaced
 from moeprune.errors import VerificationError
 
 _LINEAR = frozenset(
@@ -75,6 +77,8 @@ def masked_experts(
             if ids:
                 name = names[id(router)]
                 block = model.get_submodule(name.rpartition(".")[0])
+                kept = sorted(set(range(width)) - set(ids))
+                stack.enter_context(_replaced_table(router, kept))
                 stack.enter_context(_masked_bias(block, {width, width + extra}, ids))
                 stack.enter_context(_masked_router(router, width + extra, ids, name=name))
         yield
@@ -109,6 +113,23 @@ def _masked_router(
             del router.__dict__["forward"]
         else:
             router.__dict__["forward"] = own
+
+
+@contextmanager
+def _replaced_table(router: nn.Module, keep: Sequence[int]) -> Iterator[None]:
+    """A router that looks up its choice finds a kept expert wherever the table names another."""
+    table = getattr(router, "tid2eid", None)
+    if table is None:
+        yield
+        return
+    former = table.clone()
+    with torch.no_grad():
+        table.copy_(torch.from_numpy(replaced(table.cpu().long().numpy(), keep)))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            table.copy_(former)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def open_model(
             "experts. Use the model that it was made from (moeprune.json names it)."
         )
     layout, origin = lay_out(index.config, index.tensors, gating=gating)
-    routers = [name for name, rule in layout.tensors.items() if rule.role == "router"]
+    routers = [name for name, rule in layout.tensors.items() if rule.role != "expert"]
     facts = layout.facts(
         name=source_name(model),
         fingerprint=fingerprint(index, routers),

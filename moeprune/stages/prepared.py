@@ -45,12 +45,15 @@ class PreparedExport:
         return [name for name in self.index.entries if name not in kept]
 
     def action(self, edit: TensorEdit) -> str:
-        """What happens to a tensor of the export: ``copy``, ``rename``, ``slice`` or ``pad``.
+        """What happens to a tensor: ``copy``, ``rename``, ``slice``, ``pad`` or ``remap``.
 
-        ``pad`` slices and fills up, or adds the tensor of an empty expert.
+        ``pad`` slices and fills up, or adds the tensor of an empty expert. ``remap`` replaces the
+        ids of experts that a routing table holds.
         """
         if edit.pad:
             return "pad"
+        if edit.table is not None:
+            return "remap"
         if edit.ids is not None:
             return "slice"
         return "copy" if edit.source == edit.target else "rename"

@@ -146,10 +146,16 @@ def renaming(layout: MoeLayout, keep: Sequence[Sequence[int]], names: Iterable[s
     stored = ExpertNames.of(names)
     whole = {path: e for path, e in stored.parts.items() if max(e) == len(e) - 1}
     numbered = {n: rule for n, rule in layout.tensors.items() if rule.expert is not None}
-    rows = {found[0]: rule.row for name, rule in numbered.items() if (found := expert_of(name))}
     kept = {path: tuple(range(len(experts))) for path, experts in whole.items()}
+    numbers: dict[str, set[int]] = {}
+    for name, rule in numbered.items():
+        found = expert_of(name)
+        if found is not None and rule.expert is not None:
+            experts = layout.num_experts[rule.row]
+            stays = rule.expert >= experts or rule.expert in keep[rule.row]
+            numbers.setdefault(found[0], set()).update([found[1]] if stays else [])
     return Renaming(
-        ExpertNames(whole), kept | {path: tuple(keep[row]) for path, row in rows.items()}
+        ExpertNames(whole), kept | {path: tuple(sorted(found)) for path, found in numbers.items()}
     )
 
 

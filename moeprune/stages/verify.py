@@ -223,7 +223,7 @@ def _compare_forward(
         routers=[layer.router for layer in moe_layers(full, layout)],
         num_experts=layout.num_experts,
         removed=plan.removed,
-        extra=max(rule.extra for rule in layout.tensors.values()),
+        extra=layout.extra_rows,
     ):
         reference = prompt_logits(full, prompts)
     del full  # one model in memory at a time

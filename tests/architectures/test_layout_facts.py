@@ -15,12 +15,11 @@ from tables import dense, info
 
 from moeprune.architectures import layout_of
 from moeprune.core.layout import ExpertTensor, TensorInfo
-from moeprune.errors import UnsupportedModelError
 
 E = 12
 FACTS = json.loads((Path(__file__).parent / "facts.json").read_text(encoding="utf-8"))
-REFUSED = {"jetmoe": "two expert sets", "ernie4_5_vl_moe": "several expert sets"}
-PLAIN = [fact for fact in FACTS if fact["entry"] not in REFUSED]
+# Families with two expert sets have tests of their own, in test_layout_odd.py.
+PLAIN = [fact for fact in FACTS if fact["entry"] not in ("jetmoe", "ernie4_5_vl_moe")]
 GATING = {"sqrtsoftplus": "sqrtsoftplus", "sigmoid": "sigmoid", "softmax": "softmax"} | {
     "topk_softmax": "softmax",
     "sparsemixer": "softmax",
@@ -123,29 +122,3 @@ def test_wrong_count_is_never_laid_out(fact: dict[str, Any], wrong: int) -> None
     with pytest.raises(Exception, match=r"experts|router") as caught:
         layout_of(config, tensors)
     assert type(caught.value).__module__ == "moeprune.errors"
-
-
-@pytest.mark.parametrize("entry", REFUSED)
-def test_two_expert_sets_are_refused(entry: str) -> None:
-    fact = next(fact for fact in FACTS if fact["entry"] == entry)
-    count = 2 * E if entry == "ernie4_5_vl_moe" else E
-    tensors = {name: header for name, (header, _) in tables_of(fact, 1, num_experts=count).items()}
-    with pytest.raises(UnsupportedModelError, match=REFUSED[entry]):
-        layout_of(config_of(fact), tensors)
-
-
-def test_hash_routing_is_refused() -> None:
-    fact = next(fact for fact in FACTS if fact["entry"] == "deepseek_v4")
-    tensors = {name: header for name, (header, _) in tables_of(fact, 1).items()}
-    tensors["model.layers.1.ffn.gate.tid2eid"] = info((272, 3), "I64")
-    with pytest.raises(UnsupportedModelError, match=r"'model\.layers\.1\.ffn\.gate\.tid2eid'"):
-        layout_of(config_of(fact), tensors)
-
-
-def test_identity_experts_are_refused() -> None:
-    fact = next(fact for fact in FACTS if fact["entry"] == "longcat_flash")
-    tensors = {name: header for name, (header, _) in tables_of(fact, 1).items()}
-    for expert in range(E, E + 4):
-        tensors[f"model.layers.1.mlp.experts.{expert}.up_proj.weight"] = info((20, 32))
-    with pytest.raises(UnsupportedModelError, match="4 identity experts"):
-        layout_of(config_of(fact), tensors)

@@ -9,6 +9,7 @@ A file states
 * ``routed_sum``: the module of the block that receives the sum of the experts' outputs, where the
   block's own output is not that sum plus something (a projection or a norm follows);
 * ``logits``: the module of the router that gives its logits, where the router returns others;
+* ``pairs``: the shared bias of experts that receive (token, expert) pairs;
 * ``text_model``: the part with a forward pass over text, where the model itself has none;
 * ``fast``: true: also in the default run.
 """
@@ -39,6 +40,7 @@ class FamilyData:
     entry: str = ""
     text_model: str = ""
     logits: str = ""
+    pairs: str = ""
     routed_sum: str = ""
     fast: bool = False
 
@@ -75,7 +77,11 @@ def random_model(data: FamilyData) -> Any:
     # The same as fill() does to routers under the names that most families use.
     generator = torch.Generator().manual_seed(1)
     for name, tensor in sorted(model.state_dict().items()):
-        if re.search(r"\brouter\.(gate|layer|wg|classifier)\.weight$", name):
+        if name.endswith("tid2eid"):  # different experts for a token
+            experts = config.get_text_config().n_routed_experts
+            rows = [torch.randperm(experts, generator=generator) for _ in tensor]
+            tensor.copy_(torch.stack(rows)[:, : tensor.shape[1]])
+        elif re.search(r"\brouter\.(gate|layer|wg|classifier)\.weight$", name):
             tensor.copy_(0.5 * torch.randn(tensor.shape, generator=generator))
         elif re.search(r"\brouter_mlp\.\w+\.weight$", name) and tensor.dim() == 2:
             tensor.copy_(0.5 * torch.randn(tensor.shape, generator=generator))

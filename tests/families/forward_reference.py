@@ -45,12 +45,48 @@ def watch(model: Any, layout: MoeLayout, ids: list[int], data: FamilyData) -> li
 
 
 def _watch_layer(model: Any, layer: Any, ids: list[int], data: FamilyData) -> list[Watched]:
+    if data.pairs:
+        return [_watch_pairs(model, layer, ids, bias=data.pairs)]
     loud = _passes(model, layer, ids, data, silent=None)
     found = []
     for number, kept in enumerate(loud):
         silent = _passes(model, layer, ids, data, silent=number)[number]
         found.append(_watched(layer, kept, len(ids), kept["block"] - silent["block"]))
     return found
+
+
+def _watch_pairs(model: Any, layer: Any, ids: list[int], *, bias: str) -> Watched:
+    """JetMoE: experts that receive (token, expert) pairs, and a bias that all share."""
+    kept: dict[str, Any] = {}
+    names = {id(module): name for name, module in model.named_modules()}
+    name = names[id(layer.experts)]
+    # The attention experts are two projections inside the module that gives their sum.
+    block = model.get_submodule(name.removesuffix(".experts"))
+    last = layer.experts.output_linear
+    hooks = [
+        layer.router.register_forward_hook(lambda _m, i, out: kept.update(x=i[0], router=out)),
+        last.register_forward_pre_hook(lambda _m, inputs: kept.update(inner=inputs[0])),
+        block.register_forward_hook(lambda _m, _i, out: kept.update(block=out)),
+    ]
+    model(input_ids=torch.tensor([ids]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    logits_TE = kept["x"] @ layer.router.layer.weight.T
+    top_TK, ids_TK = logits_TE.topk(layer.router.top_k)
+    outputs_TKH = torch.zeros(*ids_TK.shape, kept["x"].shape[1])
+    for place, pair in enumerate(kept["router"][0].tolist()):
+        token, rank = divmod(pair, ids_TK.shape[1])
+        weight_HI = last.weight[ids_TK[token, rank]]
+        outputs_TKH[token, rank] = weight_HI @ kept["inner"][place]
+    out = kept["block"][0] if isinstance(kept["block"], tuple) else kept["block"]
+    return Watched(
+        logits_TE=logits_TE.double(),
+        ids_TK=ids_TK,
+        weights_TK=top_TK.softmax(dim=1).double(),
+        outputs_TKH=outputs_TKH.double(),
+        added_TH=(out.reshape(len(ids), -1) - getattr(layer.experts, bias)).double(),
+        shared_TS=None,
+    )
 
 
 def _passes(
@@ -100,10 +136,11 @@ def _watched(layer: Any, kept: dict[str, Any], tokens: int, added_TH: torch.Tens
     else:
         logits_TE, weights_TK, ids_TK = router[:3]
         x_TH = kept["input"].reshape(tokens, -1)
-        one_T1 = torch.ones(tokens, 1)
+        # Two columns, the second of no weight: LongCat's experts fail on one.
+        one_T2 = torch.tensor([[1.0, 0.0]] * tokens)
         outputs_TEH = torch.stack(
             [
-                layer.experts(x_TH, torch.full((tokens, 1), expert), one_T1).reshape(x_TH.shape)
+                layer.experts(x_TH, torch.full((tokens, 2), expert), one_T2).reshape(x_TH.shape)
                 for expert in range(layer.num_experts + layer.num_idle)
             ],
             dim=1,
@@ -177,6 +214,12 @@ def slow_sums(
                     sums["prob_norm_sum"][where] += probs_TE[token, expert] * norm
                     sums["norm_max"][where] = max(sums["norm_max"][where], norm)
     return sums
+
+
+def looked_up(model: Any, layout: MoeLayout, ids: list[int]) -> list[NDArray[Any] | None]:
+    """Per MoE layer the (T, K) experts, ids ascending, that a table of tokens states, or None."""
+    tables = [getattr(layer.router, "tid2eid", None) for layer in moe_layers(model, layout)]
+    return [None if table is None else np.sort(table.numpy()[ids], axis=1) for table in tables]
 
 
 def expert_scale(model: Any, layout: MoeLayout) -> list[NDArray[Any] | None]:

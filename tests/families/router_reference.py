@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 def scores_of(logits_TE: Array, *, gating: str) -> Array:
     if gating == "sigmoid":
         return 1 / (1 + np.exp(-logits_TE))
+    if gating == "sqrtsoftplus":
+        return np.sqrt(np.log1p(np.exp(logits_TE)))
     assert gating == "softmax", gating
     exp_TE = np.exp(logits_TE - logits_TE.max(axis=1, keepdims=True))
     return exp_TE / exp_TE.sum(axis=1, keepdims=True)

@@ -20,7 +20,7 @@ from family_data import (
     text_model,
     write_checkpoint,
 )
-from forward_reference import block_scale, expert_scale, selection_bias, slow_sums, watch
+from forward_reference import block_scale, expert_scale, looked_up, selection_bias, slow_sums, watch
 from router_reference import chosen_by, weights_by
 
 import moeprune
@@ -140,8 +140,9 @@ def test_router_follows_the_stated_gating(
     biases, factors = selection_bias(model, layout), expert_scale(model, layout)
     moved = limited = 0
     for ids in token_ids(source):
-        rows = zip(biases, factors, watch(model, layout, ids, data), strict=True)
-        for bias_E, factor_E, layer in [(b, f, watched) for b, f, row in rows for watched in row]:
+        tables = looked_up(model, layout, ids)
+        rows = zip(biases, factors, tables, watch(model, layout, ids, data), strict=True)
+        for bias_E, factor_E, table_TK, layer in [(*of, one) for *of, row in rows for one in row]:
             logits_TE, ids_TK = layer.logits_TE.numpy(), layer.ids_TK.numpy()
             have_TK = layer.weights_TK.numpy()
             assert (factor_E is not None) == bool(rule.get("expert_scale"))
@@ -158,6 +159,9 @@ def test_router_follows_the_stated_gating(
             if rule["weights"] != "sparsemixer":
                 share_TK = weights_TK / np.take_along_axis(probs_TE, ids_TK, axis=1)
                 np.testing.assert_allclose(share_TK, share_TK[:, :1].repeat(ids_TK.shape[1], 1))
+            if table_TK is not None:
+                assert (np.sort(ids_TK, axis=1) == table_TK).all()
+                continue
             # The bias and the groups move the choice, and only that.
             assert (bias_E is not None) == ("bias" in rule)
             options = {"gating": gating, "top_k": layout.top_k}

@@ -107,3 +107,54 @@ def test_restored_after_an_error_inside(tiny: Tiny) -> None:
         assert bias[0] == -torch.inf
         raise ValueError("inside")
     assert torch.isfinite(bias).all()
+
+
+class Router(torch.nn.Module):
+    """As many inner features as there are choices: 3 experts and an idle one."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(8, inner)
+        self.weight = torch.nn.Parameter(torch.randn(4, inner))
+        self.tid2eid = torch.nn.Buffer(torch.tensor([[0, 1], [1, 2], [2, 0]]))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(self.inner(hidden), self.weight)
+
+
+class Block(torch.nn.Module):
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.gate = Router(inner)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.gate(hidden)
+        return out
+
+
+def test_further_choices_of_a_router_stay() -> None:
+    model = Block(inner=6)
+    with masked_experts(model, routers=[model.gate], num_experts=[3], removed=[[1]], extra=1):
+        logits = model(torch.randn(5, 8))
+    assert (logits[:, 1] == -torch.inf).all()
+    assert torch.isfinite(logits[:, [0, 2, 3]]).all()
+
+
+def test_a_router_with_two_maps_of_that_width_is_an_error() -> None:
+    """One of the two gives no logits; which one cannot be told."""
+    model = Block(inner=4)
+    with (
+        pytest.raises(VerificationError, match="2 of 1 calls"),
+        masked_experts(model, routers=[model.gate], num_experts=[3], removed=[[1]], extra=1),
+    ):
+        model(torch.randn(5, 8))
+
+
+def test_a_table_names_kept_experts_inside() -> None:
+    model = Block(inner=6)
+    before = model.gate.tid2eid.clone()
+    with masked_experts(model, routers=[model.gate], num_experts=[3], removed=[[1]], extra=1):
+        model(torch.randn(5, 8))
+        inside = model.gate.tid2eid.tolist()
+    assert inside == [[0, 2], [0, 2], [2, 0]]
+    assert torch.equal(model.gate.tid2eid, before)

@@ -2,7 +2,7 @@
 
 For families that follow the calling convention of transformers' experts functions without going
 through its registry. Each expert is the module itself, run on that expert's tokens with weight 1;
-so whatever the module does (clamped activations, blocks of rows, identity experts) is what counts.
+so whatever the module does (clamped activations, experts as blocks of rows) is what counts.
 
 T tokens, K experts chosen, H hidden size, N tokens of one expert.
 """
@@ -10,7 +10,8 @@ T tokens, K experts chosen, H hidden size, N tokens of one expert.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,27 +21,43 @@ from moeprune.observe.dispatch import Watch, logits_first
 from moeprune.observe.layers import MoeLayer
 from moeprune.observe.sums import FoldedSums
 
+RunAll = Callable[[Tensor, Tensor, Tensor], Tensor]
+RunOf = Callable[[Any, RunAll, int, Tensor], Tensor]
+
 
 @contextlib.contextmanager
 def observing(model: Any, *, layers: Sequence[MoeLayer], sums: FoldedSums) -> Iterator[None]:
     """Report every MoE layer of ``model`` to ``sums`` inside the block."""
-    watch = Watch(layers, sums, read=logits_first)
-    with contextlib.ExitStack() as undo:
-        for layer in layers:
-            undo.enter_context(_replaced(layer, watch))
-        undo.enter_context(watch.hooked())
+    with called(layers=layers, sums=sums, run=_by_the_module):
         yield
 
 
 @contextlib.contextmanager
-def _replaced(layer: MoeLayer, watch: Watch) -> Iterator[None]:
-    own = layer.experts.__dict__.get("forward")
-    original = layer.experts.forward
+def called(*, layers: Sequence[MoeLayer], sums: FoldedSums, run: RunOf) -> Iterator[None]:
+    """As :func:`observing`, with a way of running one expert.
 
-    def one(expert: int, rows_NH: Tensor) -> Tensor:
-        ids_N1 = torch.full((len(rows_NH), 1), expert, device=rows_NH.device)
-        output: Tensor = original(rows_NH, ids_N1, rows_NH.new_ones(len(rows_NH), 1))
-        return output.reshape(rows_NH.shape)
+    Args:
+        layers: see ``observing``.
+        sums: see ``observing``.
+        run: from the experts module, its own forward, an expert and (N, H) rows to (N, H) outputs.
+    """
+    watch = Watch(layers, sums, read=logits_first)
+    with contextlib.ExitStack() as undo:
+        for layer in layers:
+            undo.enter_context(_replaced(layer, watch, run))
+        undo.enter_context(watch.hooked())
+        yield
+
+
+def _by_the_module(_module: Any, forward: RunAll, expert: int, rows_NH: Tensor) -> Tensor:
+    ids_N1 = torch.full((len(rows_NH), 1), expert, device=rows_NH.device)
+    return forward(rows_NH, ids_N1, rows_NH.new_ones(len(rows_NH), 1)).reshape(rows_NH.shape)
+
+
+@contextlib.contextmanager
+def _replaced(layer: MoeLayer, watch: Watch, run: RunOf) -> Iterator[None]:
+    own = layer.experts.__dict__.get("forward")
+    one = partial(run, layer.experts, layer.experts.forward)
 
     def forward(hidden: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
         flat_TH = hidden.reshape(-1, hidden.shape[-1])
