@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from moeprune.checkpoint.audit_padding import PADDING, empty_problems, empty_row
+from moeprune.checkpoint.audit_reader import Shards
 from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
 from moeprune.checkpoint.tables import table_problem
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
-from moeprune.errors import CheckpointError
 
 _CHUNK = 8 << 20
 _EXPERT_NUMBER = re.compile(r"(?<=\bexperts\.)(\d+)(?=\.)")
@@ -69,7 +68,7 @@ def audit(
         return _audit(
             source,
             export,
-            (_Shards(source, stack), _Shards(export, stack)),
+            (Shards(source, stack), Shards(export, stack)),
             layout=layout,
             keep=keep,
             padded=padded,
@@ -80,7 +79,7 @@ def audit(
 def _audit(
     source: CheckpointIndex,
     export: CheckpointIndex,
-    shards: tuple[_Shards, _Shards],
+    shards: tuple[Shards, Shards],
     *,
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
@@ -143,8 +142,8 @@ def _numbered(name: str, old: int, new: int) -> str:
 
 
 def _compare(
-    mine: _Shards,
-    theirs: _Shards,
+    mine: Shards,
+    theirs: Shards,
     name: str,
     entry: TensorEntry,
     other: TensorEntry,
@@ -210,42 +209,6 @@ def _row_ranges(
         for position in kept:
             here = base + position * row
             yield None if position == PADDING else (here, here + row)
-
-
-class _Shards:
-    """Reads byte ranges of a checkpoint's shards; one file is open at a time.
-
-    Tensors come in the order of the disk, so a file is opened about once; a large model has more
-    shards than some systems let a process open.
-    """
-
-    def __init__(self, index: CheckpointIndex, stack: ExitStack) -> None:
-        self._path = index.path
-        self._name = ""
-        self._handle: BinaryIO | None = None
-        stack.callback(self._close)
-
-    def read(self, file: str, start: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``start`` of a shard.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
-        try:
-            if self._handle is None or self._name != file:
-                self._close()
-                self._handle, self._name = (self._path / file).open("rb"), file
-            self._handle.seek(start)
-            return self._handle.read(size)
-        except OSError as problem:
-            raise CheckpointError(
-                f"{self._path / file} cannot be read: {problem.strerror or problem}."
-            ) from problem
-
-    def _close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
 
 
 def config_differences(
