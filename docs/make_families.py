@@ -36,6 +36,12 @@ of them and prints the count.
   a factor of config.json, which gate weights include.
 - **Groups**: the router chooses groups of experts first where config.json says so; plans then
   remove the same number from every group.
+- **Odd ones**: JetMoE's attention experts are a second set of every layer, with lines of their own
+  in a plan. ERNIE 4.5 VL's vision experts, which text does not run, lose the ids of the text
+  experts. LongCat's zero experts, ZAYA's skip and Inkling's sinks stay, behind the last kept
+  expert. DeepSeek-V4's first layers choose by a table of tokens: a removed expert's places go to
+  kept ones, evenly, never to one that the token has already. Layers that run several times count
+  every pass.
 - **Calibrate**: whether its experts can be observed; a family that says *not yet* is refused.
 
 A model that is not in the table may still work: `moeprune inspect` says *inferred* where the family

@@ -34,6 +34,15 @@ def inspect_text(model: Inspection) -> str:
             f"{model.num_groups} router groups of {model.num_experts // model.num_groups}, a token "
             f"chooses from {model.top_groups}"
         )
+    if model.expert_sets:
+        lines.append(
+            f"every layer has further experts ({', '.join(model.expert_sets)}), of which it keeps "
+            "as many, chosen on their own"
+        )
+    if model.idle_experts:
+        lines.append(
+            f"idle experts, which a token may choose instead and which stay: {model.idle_experts}"
+        )
     if model.shared_experts:
         lines.append("shared experts: never touched")
     if model.following_layers:

@@ -45,7 +45,9 @@ class Inspection:
         model_type: of the family.
         family: how the family is known: ``"listed"``, ``"inferred"`` from transformers' own
             classes, or ``"by the rule set"`` from names and shapes alone.
-        layer_ids: (L,) index of each MoE layer.
+        layer_ids: index of each MoE layer.
+        expert_sets: of every layer beside its main one; each keeps as many experts as that.
+        idle_experts: what a token may choose instead of a routed expert and always stays.
         dense_layers: ids of the layers without routed experts.
         num_experts: routed experts of every MoE layer.
         top_k: experts run per token.
@@ -60,7 +62,7 @@ class Inspection:
         total_bytes: bytes of all tensors.
         expert_parameters: ``parameters`` in the routed experts.
         experts_bytes: bytes of all routed experts and their router rows.
-        expert_bytes: (L,) bytes that leave with one expert of the layer.
+        expert_bytes: (L,) bytes that leave with one expert of the layer, or of one of its sets.
         dtypes: stored type -> bytes, largest first.
         quant_method: as config.json states it, or None.
         not_runnable: why calibrate and verify --forward refuse its stored format, or None.
@@ -76,6 +78,8 @@ class Inspection:
     model_type: str
     family: str
     layer_ids: tuple[int, ...]
+    expert_sets: tuple[str, ...]
+    idle_experts: int
     dense_layers: tuple[int, ...]
     num_experts: int
     top_k: int
@@ -125,7 +129,9 @@ def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
         fingerprint=facts.fingerprint,
         model_type=facts.model_type,
         family=opened.origin,
-        layer_ids=facts.layer_ids,
+        layer_ids=tuple(dict.fromkeys(facts.layer_ids)),
+        expert_sets=tuple(sorted({name for name in facts.sets if name})),
+        idle_experts=facts.idle_experts,
         dense_layers=_dense_layers(tensors, layout),
         num_experts=facts.width,
         top_k=facts.top_k,

@@ -129,7 +129,7 @@ def test_inferred_is_what_is_listed_or_refused(name: str, tmp_path: Path, hide: 
     assert want.origin == "listed"
     if name == "longcat_flash":  # nothing but its file says that more experts than counted are due
         hide(path)
-        with pytest.raises(CheckpointError, match="stores expert 12, but config.json states 12"):
+        with pytest.raises(CheckpointError, match=r"stores expert 12, but config\.json states 12"):
             open_model(path)
         return
     if name in REFUSED:
