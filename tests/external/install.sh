@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs other loaders, each into a virtual environment of its own, for the tests of this folder:
 #   bash tests/external/install.sh [mlx] [vllm] [llamacpp]     (default: all three)
-# Into $MOEPRUNE_LOADERS, or build/external. mlx: 0.4 GB, a minute. vllm: 3.4 GB. llamacpp: 2 GB, and compiles for
-# 10 to 20 minutes; needs a C++ compiler.
+# Into $MOEPRUNE_LOADERS, or build/external. mlx: 0.4 GB, a minute. vllm: 3.4 GB. llamacpp: 1.3 GB, and compiles
+# for 10 to 20 minutes; needs a C++ compiler.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 into=${MOEPRUNE_LOADERS:-$here/../../build/external}

@@ -71,11 +71,18 @@ def _add_tokens(path: Path) -> None:
     file.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
 
 
-def transformers_logits(folder: Path, tokens: list[int]) -> torch.Tensor:
+def transformers_logits(
+    folder: Path, tokens: list[int], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Logits (tokens, vocabulary) of plain transformers on ``folder``."""
     from transformers import AutoModelForCausalLM
 
-    model, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        experts_implementation="eager",  # the only one that runs in float64
+        output_loading_info=True,
+    )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         assert not report[kind], (kind, report[kind])
     with torch.no_grad():
