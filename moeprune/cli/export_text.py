@@ -32,7 +32,7 @@ def preview_text(prepared: PreparedExport) -> str:
     lines = [
         f"{prepared.output} would hold {counts['copy']:,} tensors as they are, "
         f"{counts['rename']:,} renumbered and {counts['slice']:,} sliced"
-        f"{_padded(counts['pad'])}; "
+        f"{_more(counts['pad'], 'padded')}{_more(counts['remap'], 'with new expert ids')}; "
         f"{counts['remove']:,} would leave",
         *(f"config.json: {'.'.join(p)} = {v}" for p, v in prepared.config_changes.items()),
         *_layers(prepared),
@@ -53,8 +53,8 @@ def preview_text(prepared: PreparedExport) -> str:
     return "\n".join(lines)
 
 
-def _padded(count: int) -> str:
-    return f", and {count:,} padded" if count else ""
+def _more(count: int, what: str) -> str:
+    return f", and {count:,} {what}" if count else ""
 
 
 def _layers(prepared: PreparedExport) -> list[str]:
