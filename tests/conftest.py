@@ -47,7 +47,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print how many families of the list passed every test of ``tests/families`` that ran.
+    """Print how many listed families passed every test that ran, and the other loaders' figures.
 
     Here and not there: with several workers, the process that prints reads this file alone.
     """
@@ -57,6 +57,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             for key, value in getattr(report, "user_properties", ()):
                 if key == "family":
                     (good if outcome == "passed" else bad).add(value)
+                elif key == "figure":
+                    terminalreporter.write_line(f"{outcome}: {value}")
     if good or bad:
         facts = Path(__file__).parent / "architectures" / "facts.json"
         listed = {fact["entry"] for fact in json.loads(facts.read_text(encoding="utf-8"))}
