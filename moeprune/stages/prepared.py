@@ -91,8 +91,8 @@ class PreparedExport:
         return shutil.disk_usage(self.output.parent).free
 
     def counts(self) -> dict[str, int]:
-        """How many tensors are copied, renamed, sliced, padded and removed."""
+        """How many tensors are copied, renamed, sliced, padded, remapped and removed."""
         found = Counter(self.action(edit) for edit in self.edits)
-        return {key: found[key] for key in ("copy", "rename", "slice", "pad")} | {
+        return {key: found[key] for key in ("copy", "rename", "slice", "pad", "remap")} | {
             "remove": len(self.removed)
         }
