@@ -13,7 +13,7 @@ from moeprune.checkpoint.edits import RowRuns
 from moeprune.errors import CheckpointError
 
 # The kernel is asked for pieces of this size, so that progress and interrupts come through.
-_KERNEL_BYTES = 64 << 20
+_KERNEL_BYTES = 16 << 20
 _BUFFER_BYTES = 4 << 20
 # Runs shorter than this are gathered by numpy: a system call for each would cost more.
 _SHORT_RUN = 256 << 10
@@ -31,6 +31,7 @@ class Copier:
         self._target = target
         self._on_bytes = on_bytes
         self._in_kernel = hasattr(os, "copy_file_range")
+        self.on_read: OnBytes = lambda _: None  # told where in the source it is about to read
 
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data``, whole."""
@@ -52,6 +53,7 @@ class Copier:
         """
         while start < end and self._in_kernel:
             count = min(end - start, _KERNEL_BYTES)
+            self.on_read(start)
             try:
                 done = os.copy_file_range(source.fileno(), self._target.fileno(), count, start)
             except OSError as problem:
@@ -64,6 +66,7 @@ class Copier:
             self._on_bytes(done)
         source.seek(start)
         while start < end:
+            self.on_read(start)
             data = _read(source, min(end - start, _BUFFER_BYTES))
             self.write(data)
             start += len(data)
@@ -72,6 +75,7 @@ class Copier:
     def copy_rows(self, source: BinaryIO, start: int, rows: RowRuns) -> None:
         """Append the kept runs of a tensor whose data begins at ``start`` of ``source``."""
         if _gathers(rows):
+            self.on_read(start)
             for data in _gathered(source, start, rows):
                 self.write(data)
                 self._on_bytes(len(data))

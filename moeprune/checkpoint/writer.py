@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from moeprune.checkpoint.copying import Copier, OnBytes
 from moeprune.checkpoint.edits import TensorEdit, row_runs
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.padding import write_padded
+from moeprune.checkpoint.readahead import ReadAhead
 from moeprune.checkpoint.shards import Shard, index_file_for, index_json, shards_for
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output, staged_folder
@@ -21,7 +22,7 @@ from moeprune.checkpoint.tables import write_table
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import CheckpointError
 
-# While the disk flushes one file, the next is read: see tests/bench/bench_export.py.
+# While the disk flushes one file, the next is read: measured by tests/bench/bench_export.py.
 _AT_ONCE = 2
 _REPORT_SECONDS = 0.1
 
@@ -186,6 +187,7 @@ def _write_shard(index: CheckpointIndex, shard: Shard, path: Path, report: OnByt
 def _copy_tensors(
     index: CheckpointIndex, edits: Sequence[TensorEdit], source: BinaryIO, copier: Copier
 ) -> None:
+    copier.on_read = ReadAhead(source, _ranges(index, edits)).reached
     # Tensors that follow one another on disk and stay whole move as one range.
     start = end = 0
     for edit in edits:
@@ -204,6 +206,17 @@ def _copy_tensors(
         else:
             copier.copy_rows(source, entry.start, row_runs(edit, entry.info))
     copier.copy(source, start, end)
+
+
+def _ranges(index: CheckpointIndex, edits: Sequence[TensorEdit]) -> Iterator[tuple[int, int]]:
+    """What is read of a source file, in order."""
+    for edit in edits:
+        entry = index.entries[edit.source]
+        rows = row_runs(edit, entry.info)
+        if rows.rows == 1:
+            yield from ((entry.start + start, entry.start + end) for start, end in rows)
+        else:
+            yield entry.start, entry.end
 
 
 def _write_copy(source_path: Path, path: Path, report: OnBytes) -> None:
