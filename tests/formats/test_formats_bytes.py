@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from plans import plan_keeping
 from quantisers import ALL, OTHERS, quantised, weights
 
 import moeprune
@@ -29,17 +30,7 @@ def hand_plan(model: Path) -> PrunePlan:
         for row, count in enumerate(facts.num_experts)
     ]
     assert len({len(ids) for ids in keep}) == 1, keep
-    return PrunePlan(
-        model_name=facts.name,
-        model_fingerprint=facts.fingerprint,
-        model_type=facts.model_type,
-        top_k=facts.top_k,
-        num_groups=facts.num_groups,
-        top_groups=facts.top_groups,
-        layer_ids=facts.layer_ids,
-        num_experts=facts.num_experts,
-        keep=tuple(keep),
-    )
+    return plan_keeping(model, keep)
 
 
 def same(mine: torch.Tensor, theirs: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plans import plan_keeping
 
 from moeprune.architectures import layout_of
 from moeprune.checkpoint.index import CheckpointIndex
@@ -177,17 +178,7 @@ def watch() -> None:
 def plan_of(model: Path) -> PrunePlan:
     """A plan that keeps all experts but one."""
     facts = open_model(model).facts
-    return PrunePlan(
-        model_name=facts.name,
-        model_fingerprint=facts.fingerprint,
-        model_type=facts.model_type,
-        top_k=facts.top_k,
-        num_groups=facts.num_groups,
-        top_groups=facts.top_groups,
-        layer_ids=facts.layer_ids,
-        num_experts=facts.num_experts,
-        keep=tuple(tuple(range(1, count)) for count in facts.num_experts),
-    )
+    return plan_keeping(model, [range(1, count) for count in facts.num_experts])
 
 
 def check(model: Path, data: st.DataObject) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from plans import plan_keeping
 from safetensors import safe_open
 from tiny import tiny_checkpoint
 
@@ -36,17 +37,7 @@ def plan_for(model: Path, *, leave: int = 2) -> PrunePlan:
         tuple(e for e in range(count) if e % 4 != (leave + row) % 4)
         for row, count in enumerate(facts.num_experts)
     ]
-    return PrunePlan(
-        model_name=facts.name,
-        model_fingerprint=facts.fingerprint,
-        model_type=facts.model_type,
-        top_k=facts.top_k,
-        num_groups=facts.num_groups,
-        top_groups=facts.top_groups,
-        layer_ids=facts.layer_ids,
-        num_experts=facts.num_experts,
-        keep=tuple(keep),
-    )
+    return plan_keeping(model, keep)
 
 
 def stored(path: Path) -> dict[str, torch.Tensor]:

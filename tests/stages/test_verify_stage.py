@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Tiny
+from plans import plan_keeping
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -17,17 +18,7 @@ from moeprune.stages.identify import open_model
 
 def plan_for(model: Path, keep: list[int]) -> PrunePlan:
     facts = open_model(model).facts
-    return PrunePlan(
-        model_name=facts.name,
-        model_fingerprint=facts.fingerprint,
-        model_type=facts.model_type,
-        top_k=facts.top_k,
-        num_groups=facts.num_groups,
-        top_groups=facts.top_groups,
-        layer_ids=facts.layer_ids,
-        num_experts=facts.num_experts,
-        keep=(tuple(keep),) * facts.num_layers,
-    )
+    return plan_keeping(model, [keep] * facts.num_layers)
 
 
 @pytest.fixture
