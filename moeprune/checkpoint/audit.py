@@ -21,6 +21,16 @@ from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
 
 _CHUNK = 8 << 20
+
+
+class _Absent:
+    """A key that a config does not have; null is a value of its own."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
 _EXPERT_NUMBER = re.compile(r"(?<=\bexperts\.)(\d+)(?=\.)")
 
 
@@ -214,12 +224,24 @@ def _row_ranges(
 def config_differences(
     source: Mapping[str, object], export: Mapping[str, object], *, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], object, object]]:
-    """Every key path whose value differs between two configs, with both values (None = absent)."""
+    """Every key path whose value differs between two configs, with both values, or ``ABSENT``.
+
+    null is not absent: where a key is missing, transformers takes the default of the family.
+    """
     for key in sorted(set(source) | set(export)):
-        mine, theirs = source.get(key), export.get(key)
+        mine, theirs = source.get(key, ABSENT), export.get(key, ABSENT)
         here = (*path, key)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
             yield from config_differences(mine, theirs, path=here)
-        elif json.dumps(mine, sort_keys=True) != json.dumps(theirs, sort_keys=True):
-            # As texts: True is not 1, 1.0 is not 1, and NaN is the NaN of the source.
+        elif not same_value(mine, theirs):
             yield here, mine, theirs
+
+
+def same_value(mine: object, theirs: object) -> bool:
+    """Whether two values of a config are one, or both ``ABSENT``.
+
+    As texts: True is not 1, 1.0 is not 1, and NaN is the NaN of the source.
+    """
+    if mine is ABSENT or theirs is ABSENT:
+        return mine is theirs
+    return json.dumps(mine, sort_keys=True) == json.dumps(theirs, sort_keys=True)

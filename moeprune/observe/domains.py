@@ -131,10 +131,12 @@ def read_corpus(
 
     Raises:
         DomainError: no document, or no token in any of them.
-        UsageError: ``length`` or ``samples`` below 1.
+        UsageError: ``length`` or ``samples`` below 1, or ``seed`` below 0.
     """
     if length < 1 or (samples is not None and samples < 1):
         raise UsageError(f"--length {length} and --samples {samples} must be at least 1.")
+    if seed < 0:
+        raise UsageError(f"--seed {seed} is negative. Use 0 or more.")
     read = read_source(source)
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)

@@ -68,6 +68,7 @@ def load_causal_lm(
             f"{path}: transformers cannot load the model",
             "Check that the files are complete and that this transformers knows the family.",
             error=CheckpointError,
+            also=(ArithmeticError, AssertionError),
         ),
     ):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -77,6 +78,7 @@ def load_causal_lm(
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are in the report, which names them
             **({"device_map": "auto"} if place is None else {}),
             **plain,
         )
@@ -89,6 +91,26 @@ def load_causal_lm(
         if place is not None:
             model = model.to(place)
     return model.eval()
+
+
+def check_config(path: Path, *, trust_remote_code: bool = False) -> None:
+    """Check that transformers can read the configuration, which loading anything else asks for.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    from transformers import AutoConfig
+
+    with (
+        quiet(),
+        foreign_errors(
+            f"{path}: transformers cannot read config.json",
+            "Correct it, or get the original file.",
+            error=CheckpointError,
+            also=(ArithmeticError, AssertionError),
+        ),
+    ):
+        AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
 
 
 def auto_class(config: Any) -> Any:
@@ -128,10 +150,13 @@ def check_device(device: str | None) -> torch.device | None:
         return None
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        place = torch.empty(0, device=name).device
     # AssertionError: how a torch built without CUDA says so.
     except (RuntimeError, AssertionError) as problem:
         raise UsageError(f"device {name!r} cannot be used here; try --device cpu.") from problem
+    if place.type == "meta":
+        raise UsageError("device 'meta' holds no numbers to compute with; try --device cpu.")
+    return place
 
 
 def decoder_of(model: Any) -> Any:
@@ -158,17 +183,18 @@ def takes(module: Any, name: str) -> bool:
 
 
 def _check_complete(path: Path, model: Any, report: Mapping[str, Any]) -> None:
-    for kind, what in (
-        ("missing_keys", "is not in the files"),
-        ("mismatched_keys", "is misshapen"),
-    ):
-        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report[kind])
-        if keys:
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            raise CheckpointError(
-                f"{path}: weight {keys[0]}{more} {what}, so the model would run on random numbers. "
-                "Get the complete checkpoint."
-            )
+    missing = sorted(str(key) for key in report["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CheckpointError(
+            f"{path}: weight {missing[0]}{more} is not in the files, so the model would run on "
+            "random numbers. Get the complete checkpoint."
+        )
+    for key, stored, wanted in sorted(report["mismatched_keys"], key=lambda entry: str(entry[0])):
+        raise CheckpointError(
+            f"{path}: weight {key} has shape {[*stored]}, config.json makes it {[*wanted]}, so the "
+            "model would run on random numbers. The two files are not of one model."
+        )
     depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     inside: list[str] = []
     for key in sorted(report["unexpected_keys"]):

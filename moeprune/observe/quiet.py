@@ -73,6 +73,9 @@ class foreign_errors(contextlib.AbstractContextManager[None]):  # noqa: N801
             return
         base = type(problem).__module__.partition(".")[0] in _LIBRARIES
         if isinstance(problem, self._kinds) or type(problem) is Exception or base:
-            lines = str(problem).strip().splitlines()
-            reason = lines[0].rstrip(". ") if lines else type(problem).__name__
+            lines = str(problem).split("\n", 3)[:3]
+            said = [line.strip() for line in lines if line.strip()]
+            # A first line that ends in a colon says where, the next one what.
+            said = said[: 2 if said and said[0].endswith(":") else 1]
+            reason = " ".join(said).rstrip(". ") or type(problem).__name__
             raise self._error(f"{self._what} ({reason[:300]}). {self._way_out}") from problem

@@ -16,6 +16,8 @@ from moeprune.plugins import known
 
 BUILTIN = "builtin:"
 
+_ONE_A_LINE = "Write one object a line."
+
 Messages = tuple[Mapping[str, Any], ...]
 
 
@@ -134,9 +136,11 @@ def _jsonl(path: Path) -> list[Document]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as problem:
-            reason = problem.msg if isinstance(problem, json.JSONDecodeError) else "nested too deep"
-            raise DomainError(f"{where} is not JSON ({reason}). Write one object a line.") from None
+        except RecursionError:
+            raise DomainError(f"{where} is not JSON (nested too deep). {_ONE_A_LINE}") from None
+        except ValueError as problem:  # no JSON, or a number of 5,000 digits
+            reason = getattr(problem, "msg", None) or str(problem).partition(";")[0]
+            raise DomainError(f"{where} is not JSON ({reason}). {_ONE_A_LINE}") from None
         found.append(Document(text=_row_text(row, where), where=where))
     return found
 
@@ -152,7 +156,7 @@ def _row_text(row: Any, where: str) -> str | Messages:
             isinstance(message, dict) and "role" in message for message in messages
         ):
             raise DomainError(f"{where}: 'messages' must be a list of objects with a 'role'.")
-        return tuple(messages)
+        return tuple(_encodable(message) for message in messages)
     if "prompt" in row and "completion" in row:
         return _string(row, "prompt", where) + _string(row, "completion", where)
     keys = ", ".join(sorted(row)) or "no key"
@@ -165,8 +169,18 @@ def _string(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row[key]
     if not isinstance(value, str):
         raise DomainError(f"{where}: {key!r} is a {type(value).__name__}; it must be a string.")
-    # A lone surrogate (JSON can spell one) is no text: no tokenizer encodes it.
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return str(_encodable(value))
+
+
+def _encodable(value: Any) -> Any:
+    """``value`` with every lone surrogate replaced: JSON can spell one, no tokenizer encodes it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value
 
 
 def _read(path: Path) -> str:
@@ -176,8 +190,9 @@ def _read(path: Path) -> str:
         raise DomainError(f"{path} does not exist; name a .jsonl or .txt file.") from None
     except UnicodeDecodeError as problem:
         raise DomainError(f"{path} is not UTF-8 text (byte {problem.start}). Convert it.") from None
-    except OSError as problem:
-        raise DomainError(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    except (OSError, ValueError) as problem:  # ValueError: a path with a NUL
+        reason = getattr(problem, "strerror", None) or problem
+        raise DomainError(f"{path} cannot be read: {reason}.") from problem
 
 
 def _some(documents: Sequence[Document], where: object) -> tuple[Document, ...]:

@@ -61,6 +61,7 @@ def encode(document: Document, *, tokenizer: Any, length: int) -> Ids:
         f"{document.where}: the tokenizer's chat template refuses these messages",
         "Give rows with 'text' instead.",
         error=DomainError,
+        also=(ArithmeticError,),
     ):
         text = tokenizer.apply_chat_template(list(document.text), tokenize=False)
     return _ids(text, document.where, tokenizer, special=False)[:length]

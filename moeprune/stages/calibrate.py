@@ -78,6 +78,7 @@ def calibrate(
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
     from moeprune.observe.load import (
+        check_config,
         check_device,
         check_dtype,
         decoder_dtype,
@@ -96,6 +97,7 @@ def calibrate(
     check_batch_tokens(batch_tokens)
     sources = texts.named_domains(domains)
     folder = opened.index.path
+    check_config(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     length = min(length, _positions(opened.index.config) or length)
     corpora = [
@@ -174,8 +176,9 @@ def _check_writable(path: Path) -> None:
 def _positions(config: Mapping[str, Any]) -> int | None:
     """Positions the model was made for, where its config states them."""
     for part in (config.get("text_config"), config):
-        if isinstance(part, Mapping) and isinstance(part.get("max_position_embeddings"), int):
-            return int(part["max_position_embeddings"])
+        stated = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
+        if isinstance(stated, int) and stated > 0:  # -1 is a way to say that there is no limit
+            return int(stated)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from moeprune.checkpoint.audit import config_differences
+from moeprune.checkpoint.audit import config_differences, same_value
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.errors import MoePruneError
 from moeprune.stages.exported import Exported
@@ -31,7 +31,7 @@ def config_problems(
     problems = [
         f"config.json {'.'.join(path)} is not {value!r}, the next-token layers are gone"
         for path, value in changes.items()
-        if _at(out.config, path) != value
+        if not same_value(_at(out.config, path), value)
     ]
     owned = {*layout.count_keys, *changes}
     added = {path[0] for path in form_config(made.form, source, layout, keep)}
@@ -55,7 +55,7 @@ def _count_problems(out: CheckpointIndex, next_token: NextToken, made: Exported)
     if made.form == PER_LAYER:
         # The tensors are compared with the source's; what a loader allocates is the widest layer.
         for path in next_token.layout.count_keys:
-            if _at(out.config, path) != max(due):
+            if not same_value(_at(out.config, path), max(due)):
                 yield f"config.json {'.'.join(path)} is not {max(due)}, the widest layer's count"
         return
     layout, _ = lay_out(out.config, next_token.counted(out.tensors))

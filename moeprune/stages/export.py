@@ -18,7 +18,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.sizes import parse_bytes
 from moeprune.hub.card import model_card, read_readme
-from moeprune.stages.exported import RECORD
+from moeprune.stages.exported import RECORD, SCHEMA
 from moeprune.stages.forms import (
     check_form,
     form_config,
@@ -32,7 +32,6 @@ from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.stored import settings_texts
 
-SCHEMA = "moeprune.export/1"
 CARD_FILE = "README.md"
 
 

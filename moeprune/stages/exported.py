@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeprune.artefact import read_json
+from moeprune.artefact import check_schema, read_json
 from moeprune.core.plan import PrunePlan
 from moeprune.errors import CheckpointError
 from moeprune.stages.forms import FORMS, UNIFORM
 from moeprune.stages.next_token import MODES
 
 RECORD = "moeprune.json"
+SCHEMA = "moeprune.export/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ def exported(out: Path) -> Exported:
     body = read_json(path, error=CheckpointError, what="what 'moeprune export' writes")
     if not isinstance(body, dict) or not isinstance(body.get("plan"), dict):
         raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
+    check_schema(body, schema=SCHEMA, path=path, error=CheckpointError)
     layers = body.get("next_token_layers", {"mode": "prune"})  # older exports always cut them
     mode = layers.get("mode") if isinstance(layers, dict) else None
     if mode not in MODES:
@@ -53,4 +55,9 @@ def exported(out: Path) -> Exported:
             "moeprune."
         )
     plan = PrunePlan.from_json(body["plan"], path=path)
+    if (form == UNIFORM) != (plan.uniform_count is not None):
+        raise CheckpointError(
+            f"{path}: form {form!r} does not go with a plan that keeps "
+            f"{sorted({*map(len, plan.keep)})} experts a layer. Export again."
+        )
     return Exported(plan=plan, mtp=mode, form=form)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from moeprune.architectures import family_names
+from moeprune.checkpoint.audit import same_value
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.padding import check_paddable, padded_edits
@@ -123,7 +124,7 @@ def form_problems(
     """
     for path, value in form_config(form, source, layout, keep).items():
         found: Any = export.config.get(path[0])
-        if found != value:
+        if not same_value(found, value):
             yield f"config.json {path[0]} is {found!r}, expected {value!r}"
     for name, text in form_texts(form).items():
         try:

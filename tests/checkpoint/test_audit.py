@@ -100,6 +100,16 @@ def test_values_differ_as_json_does(mine: object, theirs: object, differs: bool)
     assert bool(list(config_differences({"x": mine}, {"x": theirs}))) is differs
 
 
+def test_null_is_not_absent() -> None:
+    """A missing key gets the family's default, which null does not."""
+    gone = list(config_differences({"a": {"x": None}}, {"a": {}}))
+    assert [(path, mine, str(theirs)) for path, mine, theirs in gone] == [
+        (("a", "x"), None, "absent")
+    ]
+    assert [path for path, _, _ in config_differences({}, {"x": None})] == [("x",)]
+    assert not list(config_differences({"x": None}, {"x": None}))
+
+
 def test_the_mark_of_a_killed_export_is_no_part_of_a_model(tmp_path: Path) -> None:
     """Copied along it would meet the new export's own mark."""
     source = folder(tmp_path / "a", {"model.safetensors": [("t", "U8", [9], noise(0, 9))]})

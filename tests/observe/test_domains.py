@@ -83,6 +83,9 @@ def test_chats_that_the_template_cannot_render_name_the_line(tmp_path: Path) -> 
     tokenizer.chat_template = None
     with pytest.raises(DomainError, match=r"line 1 holds 'messages', but .* no chat template"):
         read_corpus("d", str(tmp_path / "c.jsonl"), tokenizer=tokenizer, length=9)
+    tokenizer.chat_template = "{{ 1 % 0 }}"
+    with pytest.raises(DomainError, match=r"c\.jsonl, line 1: .* template .*zero"):
+        read_corpus("d", str(tmp_path / "c.jsonl"), tokenizer=tokenizer, length=9)
 
 
 @given(count=st.integers(1, 30), samples=st.integers(1, 40), seed=st.integers(0, 5))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 
 from moeprune.errors import CheckpointError, UsageError
-from moeprune.observe.load import check_device, load_causal_lm
+from moeprune.observe.load import check_config, check_device, load_causal_lm
 from moeprune.observe.quiet import foreign_errors, quiet
 
 
@@ -59,8 +59,21 @@ def test_a_missing_weight_is_never_made_up(name: str, copy: Path) -> None:
 
 def test_a_misshapen_weight_is_refused(copy: Path) -> None:
     edit_weights(copy, lambda tensors: tensors.update({"model.norm.weight": torch.ones(7)}))
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=r"norm\.weight has shape \[7\], .* it \[32\]"):
         load_causal_lm(copy)
+
+
+def test_what_a_library_asserts_of_the_config_is_one_line(copy: Path) -> None:
+    edit_config(copy, vocab_size=50)  # the padding token's id is larger
+    with pytest.raises(CheckpointError, match="cannot load the model .*adding_idx"):
+        load_causal_lm(copy)
+
+
+def test_a_bad_config_is_called_one(copy: Path) -> None:
+    check_config(copy)
+    edit_config(copy, max_position_embeddings="512")
+    with pytest.raises(CheckpointError, match=r"read config\.json .*got str") as caught:
+        check_config(copy)
     assert "\n" not in str(caught.value)
 
 
@@ -114,6 +127,8 @@ def test_bad_choices_are_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="device 'cuda:0' cannot be used here"):
             check_device("cuda:0")
+    with pytest.raises(UsageError, match="device 'meta' holds no numbers"):
+        check_device("meta")
     assert check_device("auto") is None
     assert str(check_device("cpu")) == "cpu"
 

@@ -67,6 +67,12 @@ def test_a_lone_surrogate_is_replaced(tmp_path: Path) -> None:
     assert texts(write(tmp_path / "s.jsonl", '{"text": "a\\ud800b"}')) == ["a?b"]
 
 
+def test_lone_surrogates_in_messages_are_replaced(tmp_path: Path) -> None:
+    row = '{"messages": [{"role": "user", "content": [{"text": "a\\ud800b", "n": 1}]}]}'
+    read = read_source(str(write(tmp_path / "chat.jsonl", row)))
+    assert read.documents[0].text == ({"role": "user", "content": [{"text": "a?b", "n": 1}]},)
+
+
 def test_code_is_read_from_the_running_interpreter_in_the_listed_order() -> None:
     import json.decoder
 
@@ -93,6 +99,7 @@ def test_the_six_domains_are_there() -> None:
 BAD_JSONL = {
     "not json": ('{"text": "a"}\n{text: b}\n', r"bad\.jsonl, line 2 is not JSON"),
     "deep": ('{"text": ' + "[" * 100_000, r"line 1 is not JSON"),
+    "long number": ('{"n": ' + "9" * 5000 + "}", r"line 1 is not JSON \(Exceeds the limit"),
     "array": ('["a"]', r"line 1 is a JSON list; write one object a line"),
     "number": ("3", r"line 1 is a JSON int"),
     "no key": ('\n\n{"content": "a"}', r"line 3 has content; it needs 'text'"),
@@ -126,6 +133,8 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(DomainError, match=r"folder\.jsonl cannot be read"):
         read_source(str(tmp_path / "folder.jsonl"))
+    with pytest.raises(DomainError, match="cannot be read: embedded null byte"):
+        read_source("a\0.txt")
     with pytest.raises(DomainError, match=r"blank\.txt holds no document"):
         read_source(str(write(tmp_path / "blank.txt", " \n\f\n")))
 

@@ -144,6 +144,15 @@ def test_length_is_at_most_the_models_positions(tiny: Any, tmp_path: Path) -> No
     assert stats.domains[0].documents == 3
 
 
+def test_a_model_that_states_no_limit_of_positions_has_none(tiny: Any, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny("mixtral"), tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": -1}))
+    (tmp_path / "t.txt").write_text("x" * 99)
+    stats = run(model, {"d": str(tmp_path / "t.txt")}, length=33)
+    assert (stats.provenance["length"], stats.domains[0].documents) == (33, 3)
+
+
 def test_the_builtin_domains_are_the_default(tiny: Any) -> None:
     stats = run(tiny("granitemoe"), None, samples=2, length=16)
     names = {"math", "code", "commonsense", "science", "instruction", "knowledge"}
@@ -194,6 +203,8 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
     (truncated / "model.safetensors").write_bytes(data[:-9])
     shutil.copytree(model, dense)
     config = json.loads((dense / "config.json").read_text())
+    strange = Path(shutil.copytree(model, folder / "strange"))
+    (strange / "config.json").write_text(json.dumps({**config, "dtype": "float99"}))
     (dense / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
     d = {"d": good}
     return {
@@ -203,6 +214,7 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "model missing": (CheckpointError, "", {"model": folder / "nothing"}),
         "truncated": (CheckpointError, "truncated", {"model": truncated}),
         "family": (UnknownFamilyError, "unheard_of", {"model": dense}),
+        "config": (CheckpointError, "cannot read config.json", {"model": strange}),
         "tokenizer": (
             CheckpointError,
             "broken_tokenizer: the tokenizer cannot be read",
@@ -220,9 +232,11 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "slash": (DomainError, "cannot be called 'a/b'", {"domains": {"a/b": good}}),
         "length": (UsageError, "at least 1", {"length": 0}),
         "samples": (UsageError, "at least 1", {"samples": 0}),
+        "seed": (UsageError, "--seed -1 is negative", {"seed": -1}),
         "batch": (UsageError, "a batch of 0 tokens", {"batch_tokens": 0}),
         "shard": (UsageError, "shard 3/3 does not exist", {"shard": (3, 3)}),
         "dtype": (UsageError, "no dtype named 'int3'", {"dtype": "int3"}),
+        "no numbers": (UsageError, "device 'meta'", {"device": "meta"}),
         "device": (UsageError, "device 'abacus'", {"device": "abacus"}),
         "revision": (UsageError, "is a local folder", {"revision": "main"}),
         "good": (None, "", d),
