@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from moeprune.errors import UsageError
 
 if TYPE_CHECKING:
-    from moeprune.core.stats import CalibrationStats
+    from moeprune.core.stats import CalibrationStats, DomainStats
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -63,8 +63,16 @@ def stats_text(stats: CalibrationStats, path: Path) -> str:
     """What calibrate and merge print for people."""
     model = stats.model
     rows = [["domain", "documents", "tokens"]]
-    rows += [[d.name, f"{d.documents:,}", f"{d.num_tokens():,}"] for d in stats.domains]
+    rows += [[d.name, _documents(d), f"{d.num_tokens():,}"] for d in stats.domains]
     return (
         f"{model.name}: {model.model_type}, {model.num_layers} MoE layers x {model.width} experts, "
         f"top-{model.top_k}\n{table(rows)}\nwritten to {path}"
     )
+
+
+def _documents(domain: DomainStats) -> str:
+    """How many documents of a domain were measured; of how many, where shards are missing."""
+    whole = domain.documents
+    # Shards never overlap (merge sees to it), so their sizes add up.
+    measured = sum(len(range(index, whole, of)) for index, of in domain.shards)
+    return f"{whole:,}" if measured == whole else f"{measured:,} of {whole:,}"

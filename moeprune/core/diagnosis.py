@@ -5,6 +5,7 @@ L MoE layers, E routed experts of a layer.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,16 @@ def routing(stats: CalibrationStats, *, domain_weights: DomainWeights = None) ->
         ],
         "regime": OVER_DISPERSED if mean > _OVER_DISPERSED_ABOVE else STANDARD,
     }
+
+
+def shard_warnings(stats: CalibrationStats) -> list[str]:
+    """One line for each domain of which only some shards were measured."""
+    return [
+        f"of domain {domain.name} only shard {', '.join(f'{i}/{n}' for i, n in domain.shards)} was "
+        "measured: add the others with 'moeprune merge' and plan again."
+        for domain in stats.domains
+        if sum(Fraction(1, n) for _, n in domain.shards) != 1
+    ]
 
 
 def unseen_warnings(stats: CalibrationStats) -> list[str]:

@@ -63,7 +63,7 @@ class DomainStats:
     corpus_sha256: str
     documents: int
     shards: tuple[tuple[int, int], ...] = ((0, 1),)
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def total(self, name: str, *, folds: Sequence[int] | None = None) -> Array:
         """One field summed (or maximised) over all folds, or over the given ones.

@@ -15,7 +15,7 @@ from moeprune import allocators, criteria, plugins
 from moeprune.artefact import sha256_file
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Mask, domain_loss, jaccard, real_LE
-from moeprune.core.diagnosis import STANDARD, routing, unseen_warnings
+from moeprune.core.diagnosis import STANDARD, routing, shard_warnings, unseen_warnings
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights, domain_mass_DLE, pool
@@ -162,7 +162,7 @@ def _describe(
     }
     leave_L = np.array(model.num_experts) - keep_LE.sum(axis=1)
     freed = sum(int(leave) * size for leave, size in zip(leave_L, model.expert_bytes, strict=True))
-    warnings = unseen_warnings(stats)
+    warnings = [*shard_warnings(stats), *unseen_warnings(stats)]
     if method == "mesa" and routing["regime"] == STANDARD:
         warnings.append(
             f"the routing is not over-dispersed (entropy ratio {routing['entropy_ratio']:.2f}, "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import synthetic
 
-from moeprune.core.diagnosis import routing, unseen_warnings
+from moeprune.core.diagnosis import routing, shard_warnings, unseen_warnings
 from moeprune.core.pooling import domain_mass_DLE, pool, weights_D
 from moeprune.core.stats import DomainStats
 from moeprune.errors import StatsError, UsageError
@@ -149,3 +149,22 @@ def test_unseen_experts_are_told():
         domain.arrays["count"][:, 1, :2] = 0
     (line,) = unseen_warnings(stats)
     assert line.startswith("3 of 40 experts saw no token (more than 5% of layer 9)")
+
+
+@pytest.mark.parametrize(
+    ("shards", "whole"),
+    [
+        (((0, 1),), True),
+        (((0, 2), (1, 4), (3, 4)), True),
+        (((0, 2),), False),
+        (((0, 3), (2, 3)), False),
+    ],
+)
+def test_missing_shards_are_told(shards, whole):
+    stats = synthetic.stats(domains=["a", "b"])
+    stats = replace(stats, domains=(stats.domains[0], replace(stats.domains[1], shards=shards)))
+    lines = shard_warnings(stats)
+    assert (lines == []) is whole
+    for line in lines:
+        assert line.startswith("of domain b only shard ") and "moeprune merge" in line
+        assert all(f"{index}/{of}" in line for index, of in shards)

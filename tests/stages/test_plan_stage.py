@@ -206,6 +206,14 @@ def test_mesa_warns_outside_its_regime():
     assert not any("mesa" in warning for warning in flat.warnings)
 
 
+def test_missing_shards_warn():
+    stats = synthetic.stats(domains=["a"])
+    assert not any("shard" in warning for warning in moeprune.plan(stats, ratio=0.25).warnings)
+    part = replace(stats, domains=(replace(stats.domains[0], shards=((1, 2),)),))
+    (line,) = [w for w in moeprune.plan(part, ratio=0.25).warnings if "shard" in w]
+    assert "domain a only shard 1/2" in line
+
+
 def test_unseen_experts_warn():
     stats = synthetic.stats(synthetic.facts([64], top_k=1), tokens_F=(2, 1, 1, 1))
     (line,) = [w for w in moeprune.plan(stats, ratio=0.25).warnings if "saw no token" in w]
