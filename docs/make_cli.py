@@ -12,7 +12,13 @@ PAGE = Path(__file__).parent / "cli.md"
 
 def page() -> str:
     """The Markdown of docs/cli.md."""
-    context = click.Context(cli, info_name="moeprune", terminal_width=100, max_content_width=100)
+    context = click.Context(
+        cli,
+        info_name="moeprune",
+        terminal_width=100,
+        max_content_width=100,
+        **cli.context_settings,
+    )
     parts = [
         "# Command line",
         "Made from `--help` by `python docs/make_cli.py`.",

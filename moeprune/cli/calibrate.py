@@ -43,7 +43,7 @@ from moeprune.cli.progress import progress
     type=click.IntRange(min=1),
     default=2048,
     show_default=True,
-    help="Tokens kept of a document.",
+    help="Tokens kept of a document; never more than the model has positions for.",
 )
 @click.option(
     "--batch-tokens",

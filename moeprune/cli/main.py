@@ -31,6 +31,13 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but on a narrow terminal a line is wrapped, not cut off."""
+        commands = ((name, self.get_command(ctx, name)) for name in COMMANDS)
+        rows = [(name, found.get_short_help_str(limit=200)) for name, found in commands if found]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

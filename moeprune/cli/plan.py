@@ -15,7 +15,11 @@ METHODS = "reap, rm-uniform, mesa, random"
 @click.argument("stats", type=click.Path(path_type=Path), metavar="STATS")
 @output_option("the plan (plan.json)")
 @click.option("--method", default="mesa", show_default=True, help=f"One of: {METHODS}.")
-@click.option("--ratio", type=float, help="Share of routed experts to remove, e.g. 0.25.")
+@click.option(
+    "--ratio",
+    type=float,
+    help="Share of routed experts to remove, e.g. 0.25; rounded down to whole experts.",
+)
 @click.option("--keep", type=int, metavar="N", help="Instead: experts to keep in each layer.")
 @click.option(
     "--allocation",

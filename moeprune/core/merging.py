@@ -35,7 +35,8 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
             mine, theirs = first.provenance.get(key), other.provenance.get(key)
             if mine != theirs and key != "versions":
                 raise MismatchError(
-                    f"stats made with {key} {mine!r} and {theirs!r} cannot be added up."
+                    f"stats made with {key} {mine!r} and {theirs!r} cannot be added up. "
+                    "Calibrate both with the same options."
                 )
     names = list(dict.fromkeys(domain.name for part in parts for domain in part.domains))
     merged = tuple(

@@ -111,7 +111,7 @@ def explain(
         return f"the Hub answered {status} for {repo_id}{_said(error, token)}. " + (
             "Try again later." if status >= 500 or status == 429 else "Correct this and repeat."
         )
-    return _without_status(error, repo_id, token)
+    return _without_status(error, repo_id, token, writing=writing)
 
 
 def _status(error: BaseException) -> int | None:
@@ -139,7 +139,7 @@ def _missing(repo_id: str, status: int | None, *, writing: bool) -> str:
     )
 
 
-def _without_status(error: BaseException, repo_id: str, token: str | None) -> str:
+def _without_status(error: BaseException, repo_id: str, token: str | None, *, writing: bool) -> str:
     from huggingface_hub import errors
 
     causes: list[BaseException] = []
@@ -164,9 +164,11 @@ def _without_status(error: BaseException, repo_id: str, token: str | None) -> st
     if any(
         isinstance(cause, (*_transport_errors(), ConnectionError, TimeoutError)) for cause in causes
     ):
+        # A local path of two parts that does not exist looks like a Hub id.
+        folder = "" if writing else ", and there is no such folder here"
         return (
-            f"the Hub cannot be reached for {repo_id} ({kind}{_said(error, token)}). Check the "
-            "network, HF_ENDPOINT and proxies, and try again."
+            f"the Hub cannot be reached for {repo_id}{folder} ({kind}{_said(error, token)}). "
+            "Check the name, the network, HF_ENDPOINT and proxies, and try again."
         )
     return (
         f"the Hub's client gave up on {repo_id} ({kind}{_said(error, token)}). Check HF_ENDPOINT, "
@@ -183,4 +185,6 @@ def _said(error: BaseException, token: str | None) -> str:
     if token:
         first = first.replace(token, "***")
     first = _TOKEN_LIKE.sub("***", first).rstrip(". ")
-    return f": {first[:_LONGEST]}" if first else ""
+    if len(first) > _LONGEST:
+        first = f"{first[:_LONGEST].rstrip()} …"
+    return f": {first}" if first else ""

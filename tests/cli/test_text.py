@@ -1,13 +1,16 @@
 """Small pieces of the command line: shards, weights, sizes, the progress line, error lines."""
 
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import synthetic
 
 from moeprune.cli.main import main
 from moeprune.cli.plan_text import parse_weights
 from moeprune.cli.progress import describe, progress
-from moeprune.cli.text import parse_shard, size, table
+from moeprune.cli.text import parse_shard, size, stats_text, table
 from moeprune.core.progress import Progress, ignore
 from moeprune.errors import UsageError
 
@@ -114,3 +117,27 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
     assert err.startswith("moeprune: ") and err.count("\n") == 1
     for word in words:
         assert word in err
+
+
+def test_documents_of_missing_shards_are_not_counted() -> None:
+    whole = synthetic.stats(domains=["a", "b", "c"])
+    a, b, c = whole.domains
+    stats = replace(
+        whole,
+        domains=(
+            a,
+            replace(b, documents=7, shards=((1, 3),)),  # documents 1 and 4
+            replace(c, documents=7, shards=((0, 3), (2, 3))),  # 0, 3, 6 and 2, 5
+        ),
+    )
+    rows = [line.split("  ") for line in stats_text(stats, Path("s")).splitlines()[2:5]]
+    shown = [[cell.strip() for cell in row if cell.strip()][1] for row in rows]
+    assert shown == ["4", "2 of 7", "5 of 7"]
+    assert len(repr(stats)) < 2000  # not the arrays
+
+
+def test_help_cuts_no_line_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-h"]) == 0
+    out, _ = capsys.readouterr()
+    commands = " ".join(out.partition("Commands:")[2].split())
+    assert "..." not in commands and "no model, no GPU, seconds." in commands

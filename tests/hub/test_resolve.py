@@ -125,7 +125,7 @@ FAILURES: list[tuple[int, dict[str, str], list[str]]] = [
     (403, {"X-Error-Code": "GatedRepo"}, ["org/name is gated", "terms"]),
     (403, {}, ["org/name", "403"]),
     (500, {}, ["org/name", "500", "later"]),
-    (0, {}, ["org/name", "cannot be reached"]),
+    (0, {}, ["org/name", "cannot be reached", "no such folder here"]),
 ]
 
 
