@@ -29,8 +29,12 @@ class LogitDifference:
     positions: int
 
     def within(self, tolerance: float) -> bool:
-        """Whether the difference is at most ``tolerance``, relative where logits exceed 1."""
-        return self.largest <= tolerance * max(1.0, self.scale)
+        """Whether the difference is at most what ``tolerance`` allows."""
+        return self.largest <= self.allowed(tolerance)
+
+    def allowed(self, tolerance: float) -> float:
+        """The largest difference that ``tolerance`` allows: relative where logits exceed 1."""
+        return tolerance * max(1.0, self.scale)
 
 
 @torch.inference_mode()

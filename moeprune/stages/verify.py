@@ -85,8 +85,9 @@ class VerifyReport:
         ]
         if self.logits is not None:
             lines.append(
-                f"logits: largest difference {self.logits.largest:.2e} from the source with the "
-                f"removed experts masked, at {self.logits.positions} positions"
+                f"logits: largest difference {self.logits.largest:.2e} (allowed "
+                f"{self.logits.allowed(self.tolerance):.2e}) from the source with the removed "
+                f"experts masked, at {self.logits.positions} positions"
             )
         lines += [f"FAILED: {problem}" for problem in self.problems[:20]]
         if len(self.problems) > 20:

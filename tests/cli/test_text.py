@@ -13,6 +13,8 @@ from moeprune.cli.progress import describe, progress
 from moeprune.cli.text import parse_shard, size, stats_text, table
 from moeprune.core.progress import Progress, ignore
 from moeprune.errors import UsageError
+from moeprune.evaluate.logits import LogitDifference
+from moeprune.stages.verify import VerifyReport
 
 
 @pytest.mark.parametrize(("text", "value"), [("0/1", (0, 1)), ("3/8", (3, 8))])
@@ -141,3 +143,13 @@ def test_help_cuts_no_line_off(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = capsys.readouterr()
     commands = " ".join(out.partition("Commands:")[2].split())
     assert "..." not in commands and "no model, no GPU, seconds." in commands
+
+
+@pytest.mark.parametrize(("scale", "allowed"), [(0.5, "1.00e-05"), (20.0, "2.00e-04")])
+def test_verify_says_what_it_allows(scale: float, allowed: str) -> None:
+    found = LogitDifference(largest=1.5e-5, scale=scale, same_argmax=1.0, positions=7)
+    report = VerifyReport(
+        problems=(), tensors=1, dropped=1, bytes_compared=1, logits=found, tolerance=1e-5
+    )
+    assert f"largest difference 1.50e-05 (allowed {allowed}) from the source" in report.to_text()
+    assert found.within(1e-5) is (scale == 20.0)
