@@ -12,6 +12,8 @@ from moeprune.errors import UsageError
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan
 
+_STABLE = 0.8  # docs/concepts.md: below, too much of a plan is chance
+
 
 def parse_weights(texts: Sequence[str]) -> dict[str, float] | str | None:
     """``("math=2",)`` to ``{"math": 2.0}``; ``("tokens",)`` to ``"tokens"``.
@@ -59,12 +61,20 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
             f"routing entropy {plan.routing['entropy_ratio']:.1%} of its maximum: "
             f"{plan.routing['regime']}"
         )
-    jaccard = plan.stability.get("jaccard")
-    if jaccard is not None:
-        lines.append(f"stability: two halves of the text agree on {jaccard:.0%} of what leaves")
+    lines += _stability(plan)
     if "bytes_before" in plan.size:
         before, after = plan.size["bytes_before"], plan.size["bytes_after"]
         lines.append(f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)")
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines.append(f"written to {path}")
     return "\n".join(lines)
+
+
+def _stability(plan: PrunePlan) -> list[str]:
+    if "jaccard" not in plan.stability:
+        return []
+    jaccard = plan.stability["jaccard"]
+    if jaccard is None:
+        return ["stability: not known, a domain has too few documents to be halved"]
+    low = "" if jaccard >= _STABLE else ": calibrate on more and longer text"
+    return [f"stability: two halves of the text agree on {jaccard:.0%} of what leaves{low}"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import synthetic
 
+import moeprune
 from moeprune.cli.main import main
-from moeprune.cli.plan_text import parse_weights
+from moeprune.cli.plan_text import parse_weights, plan_text
 from moeprune.cli.progress import describe, progress
 from moeprune.cli.text import parse_shard, size, stats_text, table
 from moeprune.core.progress import Progress, ignore
@@ -153,3 +154,18 @@ def test_verify_says_what_it_allows(scale: float, allowed: str) -> None:
     )
     assert f"largest difference 1.50e-05 (allowed {allowed}) from the source" in report.to_text()
     assert found.within(1e-5) is (scale == 20.0)
+
+
+@pytest.mark.parametrize(
+    ("jaccard", "line"),
+    [
+        (None, "stability: not known, a domain has too few documents to be halved"),
+        (0.79, "agree on 79% of what leaves: calibrate on more and longer text"),
+        (0.8, "agree on 80% of what leaves"),
+    ],
+)
+def test_plan_says_how_stable_it_is(jaccard: float | None, line: str) -> None:
+    plan = moeprune.plan(synthetic.stats(), ratio=0.25)
+    text = plan_text(replace(plan, stability={"jaccard": jaccard}), Path("p"))
+    (shown,) = [shown for shown in text.splitlines() if shown.startswith("stability")]
+    assert shown.endswith(line)
