@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import moeprune
 from moeprune.artefact import sha256_bytes
+from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
-from moeprune.errors import OutputError, UsageError
-from moeprune.stages.identify import open_model
+from moeprune.errors import CheckpointError, OutputError, UsageError
+from moeprune.stages.identify import OpenModel, open_model, routed_fingerprint
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.stored import check_runnable
 from moeprune.stages.unlisted import check_measurable, check_passes
@@ -107,6 +108,7 @@ def calibrate(
         for name, source in sources.items()
     ]
     live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    _check_unchanged(opened)
     check_numbers(opened.index, opened.layout, live)
     count = _Counter(corpora, on_progress)
     stats = CalibrationStats(
@@ -171,6 +173,19 @@ def _check_writable(path: Path) -> None:
         raise OutputError(
             f"cannot write {path}: {reason} ({path.parent}). Name a file in an existing folder."
         ) from problem
+
+
+def _check_unchanged(opened: OpenModel) -> None:
+    """Fail where the files were replaced between their fingerprint and their loading."""
+    now = CheckpointIndex.open(opened.index.path)
+    if (
+        now.config_text != opened.index.config_text
+        or routed_fingerprint(now, opened.layout) != opened.facts.fingerprint
+    ):
+        raise CheckpointError(
+            f"{now.path} was changed while it was being loaded, so it is not known which model "
+            "would be measured. Calibrate again when its files are complete."
+        )
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

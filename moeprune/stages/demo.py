@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +97,8 @@ def demo(output: str | Path = "demo-out", *, on_progress: OnProgress = ignore) -
     """Calibrate, plan, export, verify and question the embedded model.
 
     Leaves ``stats.safetensors``, ``plans/``, ``exports/``, ``answers.jsonl`` and ``results.json``
-    in the folder.
+    in the folder. A demo that does not come to its end (an interrupt, a full disk) takes the
+    folder away again; one that finds a wrong export leaves it, to be looked at.
 
     Args:
         output: a folder that does not exist yet.
@@ -107,7 +110,6 @@ def demo(output: str | Path = "demo-out", *, on_progress: OnProgress = ignore) -
     """
     output = Path(output)
     data = calibration_folder() / "demo"
-    model = data / "model"
     try:
         for folder in (output, output / "plans", output / "exports"):
             folder.mkdir(parents=True)
@@ -115,6 +117,19 @@ def demo(output: str | Path = "demo-out", *, on_progress: OnProgress = ignore) -
         raise OutputError(f"{output} exists; name a new folder with -o, or remove it.") from None
     except OSError as problem:
         raise OutputError(f"cannot make {output}: {problem.strerror or problem}.") from problem
+    with ExitStack() as unfinished:
+        unfinished.callback(shutil.rmtree, output, ignore_errors=True)
+        try:
+            result = _run(output, data, on_progress)
+        except VerificationError:
+            unfinished.pop_all()
+            raise
+        unfinished.pop_all()
+    return result
+
+
+def _run(output: Path, data: Path, on_progress: OnProgress) -> DemoResult:
+    model = data / "model"
     from moeprune.observe.sources import builtin_names
 
     domains = {name: str(data / "calibration" / f"{name}.jsonl") for name in builtin_names()}

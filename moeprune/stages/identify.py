@@ -54,10 +54,19 @@ def open_model(
             "experts. Use the model that it was made from (moeprune.json names it)."
         )
     layout, origin = lay_out(index.config, index.tensors, gating=gating)
-    routers = [name for name, rule in layout.tensors.items() if rule.role != "expert"]
     facts = layout.facts(
         name=source_name(model),
-        fingerprint=fingerprint(index, routers),
+        fingerprint=routed_fingerprint(index, layout),
         total_bytes=index.total_bytes,
     )
     return OpenModel(index, layout, facts, origin)
+
+
+def routed_fingerprint(index: CheckpointIndex, layout: MoeLayout) -> str:
+    """Fingerprint of a checkpoint: all headers, and the bytes of what ``layout`` calls routers.
+
+    Raises:
+        CheckpointError: a router cannot be read.
+    """
+    routers = [name for name, rule in layout.tensors.items() if rule.role != "expert"]
+    return fingerprint(index, routers)

@@ -65,7 +65,7 @@ def test_a_misshapen_weight_is_refused(copy: Path) -> None:
 
 def test_what_a_library_asserts_of_the_config_is_one_line(copy: Path) -> None:
     edit_config(copy, vocab_size=50)  # the padding token's id is larger
-    with pytest.raises(CheckpointError, match="cannot load the model .*adding_idx"):
+    with pytest.raises(CheckpointError, match=r"cannot load the model .*adding_idx"):
         load_causal_lm(copy)
 
 

@@ -276,3 +276,32 @@ def test_mistakes_are_one_line_before_the_model_is_loaded(
         assert "\n" not in str(caught.value), case
         assert caught.value.exit_code == 2
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_model_that_changes_while_it_loads_is_not_measured(
+    file: str, tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moeprune.observe import load
+
+    model = Path(shutil.copytree(tiny("qwen3_moe"), tmp_path / "model"))
+    plainly = load.load_causal_lm
+
+    def replacing(*args: Any, **options: Any) -> Any:
+        data = (model / file).read_bytes()
+        if file == "config.json":
+            changed = data.replace(b'"rms_norm_eps": 1e-06', b'"rms_norm_eps": 1e-05')
+        else:
+            header = int.from_bytes(data[:8], "little")
+            gate = json.loads(data[8 : 8 + header])["model.layers.0.mlp.gate.weight"]
+            at = 8 + header + gate["data_offsets"][0]
+            changed = data[:at] + bytes(4) + data[at + 4 :]
+        assert changed != data
+        (model / "new").write_bytes(changed)
+        (model / "new").replace(model / file)
+        return plainly(*args, **options)
+
+    monkeypatch.setattr(load, "load_causal_lm", replacing)
+    with pytest.raises(CheckpointError, match="was changed while it was being loaded"):
+        run(model, {"d": texts["prose"]}, output=tmp_path / "s")
+    assert not (tmp_path / "s").exists()

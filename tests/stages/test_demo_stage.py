@@ -8,6 +8,7 @@ import pytest
 import moeprune
 from moeprune.cli.demo_text import demo_text
 from moeprune.core.plan import PrunePlan
+from moeprune.core.progress import Progress
 from moeprune.errors import OutputError
 from moeprune.stages.demo import METHODS, RATIOS, DemoResult
 
@@ -79,4 +80,15 @@ def test_the_table_marks_each_worst_domain(result: DemoResult) -> None:
 def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="exists"):
         moeprune.demo(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, OutputError])
+def test_an_unfinished_demo_leaves_nothing(tmp_path: Path, problem: type[BaseException]) -> None:
+    def stop(report: Progress) -> None:
+        assert (tmp_path / "out").is_dir()
+        raise problem
+
+    with pytest.raises(problem):
+        moeprune.demo(tmp_path / "out", on_progress=stop)
     assert not list(tmp_path.iterdir())

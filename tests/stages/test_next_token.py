@@ -151,9 +151,9 @@ def test_verify_knows_a_wrong_next_token_layer(
 def test_verify_knows_a_wrong_count(sources: dict[str, Path], tmp_path: Path) -> None:
     source = sources["deepseek_v3"]
     out = moeprune.export(source, plan=plan_for(source), output=tmp_path / "out", mtp="drop")
-    for value in ("1", "2"):
+    for value in ("1", "false", "0.0", "2"):
         text = (out / "config.json").read_text()
-        new = re.sub(r'("num_nextn_predict_layers": )\d', rf"\g<1>{value}", text)
+        new = re.sub(r'("num_nextn_predict_layers": )[^,\s]+', rf"\g<1>{value}", text)
         (out / "config.json").write_text(new)
         report = moeprune.verify(out, source=source)
         assert any("num_nextn_predict_layers is not 0" in p for p in report.problems)

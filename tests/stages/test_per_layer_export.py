@@ -129,11 +129,12 @@ def test_verify_sees_other_counts(counts: object, source: Path, tmp_path: Path) 
     assert any("moeprune" in p for p in moeprune.verify(out, source=source).problems)
 
 
-def test_verify_sees_another_widest_count(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [11, 12.0])
+def test_verify_sees_another_widest_count(count: float, source: Path, tmp_path: Path) -> None:
     out = export(source, plan=uneven_plan(source), output=tmp_path / "out", per_layer=True)
     config = json.loads((out / "config.json").read_text())
     key = next(key for key in ("num_local_experts", "num_experts") if key in config)
-    config[key] = 11
+    config[key] = count
     (out / "config.json").write_text(json.dumps(config))
     assert any(key in problem for problem in moeprune.verify(out, source=source).problems)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import moeprune
 from moeprune.core.plan import PrunePlan
-from moeprune.errors import MismatchError, UsageError
+from moeprune.errors import CheckpointError, MismatchError, UsageError
 from moeprune.stages.identify import open_model
 
 
@@ -140,3 +140,29 @@ def test_without_a_tokenizer(out: Path, source: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(source, bare, ignore=shutil.ignore_patterns("tokenizer*"))
     assert moeprune.verify(out, source=bare, forward=True).ok
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "moeprune.export/2"}, "has schema moeprune.export/2"),
+        ({"schema": "moeprune.plan/1"}, "is not a moeprune.export file"),
+        ({"form": "padded"}, r"form 'padded' does not go with a plan that keeps \[8\] experts"),
+        ({"form": "per-layer"}, "form 'per-layer' does not go with"),
+    ],
+)
+def test_a_record_that_cannot_be(
+    change: dict[str, str], message: str, out: Path, source: Path
+) -> None:
+    record = json.loads((out / "moeprune.json").read_text())
+    (out / "moeprune.json").write_text(json.dumps(record | change))
+    with pytest.raises(CheckpointError, match=message):
+        moeprune.verify(out, source=source)
+
+
+def test_a_key_that_was_null_is_missed(out: Path, source: Path) -> None:
+    config = json.loads((out / "config.json").read_text())
+    key = next(key for key, value in config.items() if value is None)
+    del config[key]
+    (out / "config.json").write_text(json.dumps(config))
+    assert f"config.json {key}: absent, the source has None" in problems(out, source)
