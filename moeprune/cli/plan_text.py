@@ -71,6 +71,8 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
 
 
 def _stability(plan: PrunePlan) -> list[str]:
+    if plan.criterion == "random":
+        return ["stability: does not apply, a random choice reads no text"]
     if "jaccard" not in plan.stability:
         return []
     jaccard = plan.stability["jaccard"]
