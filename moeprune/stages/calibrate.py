@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import moeprune
 from moeprune.artefact import sha256_bytes
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import CheckpointError, OutputError, UsageError
@@ -98,6 +99,8 @@ def calibrate(
     check_batch_tokens(batch_tokens)
     sources = texts.named_domains(domains)
     folder = opened.index.path
+    if output is not None:
+        _check_not_read(Path(output), opened.index, sources.values())
     check_config(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     length = min(length, _positions(opened.index.config) or length)
@@ -173,6 +176,16 @@ def _check_writable(path: Path) -> None:
         raise OutputError(
             f"cannot write {path}: {reason} ({path.parent}). Name a file in an existing folder."
         ) from problem
+
+
+def _check_not_read(output: Path, index: CheckpointIndex, sources: Iterable[str]) -> None:
+    """Fail where the stats would take the place of the model or of a text."""
+    model = (*index.files, index.index_file, *sidecars_of(index, replaced=()).copied)
+    inputs = [*(index.path / name for name in model if name), *map(Path, sources)]
+    if output.resolve() in {path.resolve() for path in inputs}:
+        raise OutputError(
+            f"cannot write {output}: it is read here, and would be lost. Name another file."
+        )
 
 
 def _check_unchanged(opened: OpenModel) -> None:
