@@ -60,6 +60,7 @@ from moeprune.cli.progress import progress
     metavar="I/N",
     help="Measure documents I, I+N, … only; add shards up with 'moeprune merge'.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace an existing stats file.")
 @dtype_option("auto")
 @device_option
 @revision_option

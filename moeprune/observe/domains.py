@@ -21,6 +21,8 @@ from moeprune.observe.tokenizer import encode, encode_running
 
 Ids = NDArray[np.int32]
 
+_SEEDS = 2**32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
@@ -131,12 +133,12 @@ def read_corpus(
 
     Raises:
         DomainError: no document, or no token in any of them.
-        UsageError: ``length`` or ``samples`` below 1, or ``seed`` below 0.
+        UsageError: ``length`` or ``samples`` below 1, or ``seed`` out of range.
     """
     if length < 1 or (samples is not None and samples < 1):
         raise UsageError(f"--length {length} and --samples {samples} must be at least 1.")
-    if seed < 0:
-        raise UsageError(f"--seed {seed} is negative. Use 0 or more.")
+    if not 0 <= seed < _SEEDS:
+        raise UsageError(f"--seed {seed} is out of range; use 0 to {_SEEDS - 1}.")
     read = read_source(source)
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
@@ -159,7 +161,8 @@ def _encoded(chosen: Sequence[Document], *, tokenizer: Any, length: int) -> list
 def _drawn(available: int, samples: int | None, seed: int) -> list[int]:
     if samples is None or samples >= available:
         return list(range(available))
-    drawn = np.random.default_rng(seed).choice(available, size=samples, replace=False)
+    # RandomState, because numpy promises its stream for ever; a Generator's may change.
+    drawn = np.random.RandomState(seed).permutation(available)[:samples]
     return sorted(int(row) for row in drawn)
 
 

@@ -38,6 +38,7 @@ def calibrate(
     device: str | None = None,
     shard: tuple[int, int] = (0, 1),
     trust_remote_code: bool = False,
+    overwrite: bool = False,
     gating: str | None = None,
     revision: str | None = None,
     on_progress: OnProgress = ignore,
@@ -62,6 +63,7 @@ def calibrate(
         trust_remote_code: run code that comes with the checkpoint.
         gating: how routers make scores of logits, for a model that only its own code can run:
             ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
+        overwrite: replace an existing ``output``; without it, hours of measuring are not lost.
         revision: of a Hub model.
         on_progress: told of the tokens measured.
 
@@ -75,7 +77,7 @@ def calibrate(
     if mode != "prefill":
         raise UsageError(f"--mode {mode} is not in this version; it has prefill.")
     if output is not None:
-        _check_writable(Path(output))
+        _check_writable(Path(output), overwrite=overwrite)
     opened = open_model(model, revision=revision, gating=gating)
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
@@ -164,10 +166,12 @@ class _Counter:
         self._report(Progress("calibrate", self._done, self._total, "tokens"))
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(path: Path, *, overwrite: bool) -> None:
     """Fail now, not after an hour of forward passes."""
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
+    if path.is_file() and not overwrite:
+        raise OutputError(f"{path} exists; name another file, or pass --overwrite.")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

@@ -104,6 +104,13 @@ def test_samples_are_a_seeded_subset_in_order(
     assert chosen == decoded(tokenizer, read_corpus("d", source, seed=seed, **options))
 
 
+def test_the_draw_never_changes(tokenizer: Any, tmp_path: Path) -> None:
+    """The same seed draws the same documents with every numpy: pinned."""
+    source = jsonl(tmp_path / "s.jsonl", [f"{i:03}" for i in range(40)])
+    corpus = read_corpus("d", source, tokenizer=tokenizer, length=9, samples=4, seed=7)
+    assert decoded(tokenizer, corpus) == ["017", "018", "034", "037"]
+
+
 def test_samples_depend_on_the_seed(tokenizer: Any, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "s.jsonl", [f"{i:03}" for i in range(40)])
     drawn = {

@@ -211,16 +211,20 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "mode": (UsageError, "--mode decode is not in this version", {"mode": "decode"}),
         "no folder": (OutputError, "cannot write", {"output": folder / "none" / "s"}),
         "output is a folder": (OutputError, "it is a folder", {"output": folder}),
-        "output is a text": (OutputError, "would be lost", {"output": good}),
+        "output is a text": (OutputError, "would be lost", {"output": good, "overwrite": True}),
         "output is the model": (
             OutputError,
             "would be lost",
-            {"model": strange, "output": strange / "model.safetensors"},
+            {"model": strange, "output": strange / "model.safetensors", "overwrite": True},
         ),
         "output is the config": (
             OutputError,
             "would be lost",
-            {"model": strange, "output": strange / ".." / "strange" / "config.json"},
+            {
+                "model": strange,
+                "output": strange / ".." / "strange" / "config.json",
+                "overwrite": True,
+            },
         ),
         "model missing": (CheckpointError, "", {"model": folder / "nothing"}),
         "truncated": (CheckpointError, "truncated", {"model": truncated}),
@@ -243,7 +247,7 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "slash": (DomainError, "cannot be called 'a/b'", {"domains": {"a/b": good}}),
         "length": (UsageError, "at least 1", {"length": 0}),
         "samples": (UsageError, "at least 1", {"samples": 0}),
-        "seed": (UsageError, "--seed -1 is negative", {"seed": -1}),
+        "seed": (UsageError, "--seed -1 is out of range", {"seed": -1}),
         "batch": (UsageError, "a batch of 0 tokens", {"batch_tokens": 0}),
         "shard": (UsageError, "shard 3/3 does not exist", {"shard": (3, 3)}),
         "dtype": (UsageError, "no dtype named 'int3'", {"dtype": "int3"}),
@@ -316,3 +320,17 @@ def test_a_model_that_changes_while_it_loads_is_not_measured(
     with pytest.raises(CheckpointError, match="was changed while it was being loaded"):
         run(model, {"d": texts["prose"]}, output=tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_existing_stats_are_replaced_only_when_asked(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "stats.safetensors"
+    domains = {"d": texts["prose"]}
+    moeprune.calibrate(tiny("olmoe"), output=out, domains=domains)
+    before = out.read_bytes()
+    with pytest.raises(OutputError, match="--overwrite"):
+        moeprune.calibrate(tiny("olmoe"), output=out, domains=domains, samples=1)
+    assert out.read_bytes() == before
+    moeprune.calibrate(tiny("olmoe"), output=out, domains=domains, samples=1, overwrite=True)
+    assert out.read_bytes() != before
