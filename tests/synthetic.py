@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.core.stats import FIELDS, FOLDS, CalibrationStats, DomainStats
 
 

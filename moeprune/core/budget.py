@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.core.limits import Limits, counts, limits, round_up, unit_why, why
 from moeprune.errors import UsageError
 from moeprune.plugins import known

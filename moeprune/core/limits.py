@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.errors import PlanError, UsageError
 
 # A group's score is the sum of its two best experts (DeepSeek-V3 and its kin, which route so even

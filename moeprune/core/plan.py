@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from moeprune.artefact import read_json, write_bytes
 from moeprune.core import plan_text
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.core.limits import MIN_PER_GROUP
 from moeprune.core.rows import check_rows, row_name, rows_of
 from moeprune.errors import MismatchError, PlanError

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.artefact import canonical_json, check_schema, parse_json, write_bytes
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.core.stats_checks import check_sums
 from moeprune.errors import StatsError, UsageError
 

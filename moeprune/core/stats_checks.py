@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.core.rows import row_name
 from moeprune.errors import StatsError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.errors import UsageError
 from moeprune.plugins import known
 

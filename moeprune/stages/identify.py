@@ -7,7 +7,8 @@ from pathlib import Path
 
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
 from moeprune.checkpoint.per_layer import has_own_counts
-from moeprune.core.layout import ModelFacts, MoeLayout
+from moeprune.core.facts import ModelFacts
+from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError
 from moeprune.hub.resolve import resolve_model, source_name
 from moeprune.stages.unlisted import lay_out

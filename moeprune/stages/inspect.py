@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.core.budget import Budget
-from moeprune.core.layout import ModelFacts, MoeLayout, TensorInfo
+from moeprune.core.facts import ModelFacts
+from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.limits import limits
 from moeprune.errors import UsageError
 from moeprune.stages.identify import open_model

@@ -5,33 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_up import made_up_layout
 from raw_safetensors import folder, noise
 
 from moeprune.checkpoint.audit import audit, config_differences
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import MARKER
-from moeprune.core.layout import ExpertTensor, MoeLayout
+from moeprune.core.layout import ExpertTensor
 from moeprune.errors import CheckpointError
-
-
-def layout(tensors: dict[str, ExpertTensor], experts: int) -> MoeLayout:
-    return MoeLayout(
-        model_type="made_up",
-        layer_ids=(0,),
-        num_experts=(experts,),
-        top_k=1,
-        num_groups=1,
-        top_groups=1,
-        gating="softmax",
-        expert_bytes=(1,),
-        count_keys=(("num_experts",),),
-        tensors=tensors,
-        experts_module="mlp.experts",
-        router_module="mlp.gate",
-        observer="function",
-        quant_method=None,
-    )
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 4, 0), (4, 3, 0)])
@@ -48,7 +30,7 @@ def test_tensors_without_values(shape: tuple[int, ...], tmp_path: Path) -> None:
     found = audit(
         CheckpointIndex.open(source),
         CheckpointIndex.open(export),
-        layout=layout({"t": rule}, 4),
+        layout=made_up_layout({"t": rule}, experts=4),
         keep=[[0, 2]],
     )
     assert (found.problems, found.tensors) == ([], 2)
@@ -71,7 +53,7 @@ def test_more_shards_than_open_files(tmp_path: Path) -> None:
     }
     source = CheckpointIndex.open(folder(tmp_path / "a", shards))
     export = CheckpointIndex.open(folder(tmp_path / "b", shards))
-    found = audit(source, export, layout=layout({}, 4), keep=[[0]])
+    found = audit(source, export, layout=made_up_layout({}, experts=4), keep=[[0]])
     assert (found.problems, found.tensors) == ([], 200)
 
 
@@ -81,7 +63,7 @@ def test_a_shard_that_goes_away(tmp_path: Path) -> None:
     export = CheckpointIndex.open(folder(tmp_path / "b", shards))
     (tmp_path / "b" / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="cannot be read"):
-        audit(source, export, layout=layout({}, 4), keep=[[0]])
+        audit(source, export, layout=made_up_layout({}, experts=4), keep=[[0]])
 
 
 @pytest.mark.parametrize(

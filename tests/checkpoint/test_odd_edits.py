@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up import made_up_layout
 from raw_safetensors import folder, noise
 from safetensors.numpy import load_file, save_file
 
@@ -14,29 +15,10 @@ from moeprune.checkpoint.edits import edits_for
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.tables import table_problem
 from moeprune.checkpoint.writer import contents_of, write_checkpoint
-from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
+from moeprune.core.layout import ExpertTensor, TensorInfo
 
 KEEP = (1, 3, 4)
 TABLE = np.array([[0, 1], [1, 0], [4, 2], [3, 1], [2, 0]])
-
-
-def layout(tensors: dict[str, ExpertTensor]) -> MoeLayout:
-    return MoeLayout(
-        model_type="made_up",
-        layer_ids=(0,),
-        num_experts=(5,),
-        top_k=2,
-        num_groups=1,
-        top_groups=1,
-        gating="softmax",
-        expert_bytes=(1,),
-        count_keys=(("num_experts",),),
-        tensors=tensors,
-        experts_module="mlp.experts",
-        router_module="mlp.gate",
-        observer="function",
-        quant_method=None,
-    )
 
 
 def exported(path: Path, values: dict[str, np.ndarray], rules: dict[str, ExpertTensor]) -> Path:
@@ -46,7 +28,7 @@ def exported(path: Path, values: dict[str, np.ndarray], rules: dict[str, ExpertT
         for name, kind, shape, data in table
     ]
     source = CheckpointIndex.open(folder(path / "source", {"model.safetensors": table}))
-    edits = edits_for(source.tensors, layout(rules), {0: KEEP})
+    edits = edits_for(source.tensors, made_up_layout(rules, experts=5), {0: KEEP})
     contents = contents_of(source, edits, texts={"config.json": "{}"})
     return write_checkpoint(source, contents, path / "out")
 
@@ -55,7 +37,7 @@ def problems(path: Path, rules: dict[str, ExpertTensor]) -> list[str]:
     found = audit(
         CheckpointIndex.open(path / "source"),
         CheckpointIndex.open(path / "out"),
-        layout=layout(rules),
+        layout=made_up_layout(rules, experts=5),
         keep=[KEEP],
     )
     return found.problems

@@ -11,7 +11,7 @@ from synthetic import domain_arrays, facts
 
 from moeprune.core.budget import Budget
 from moeprune.core.diagnosis import entropy_ratio_L
-from moeprune.core.layout import ModelFacts
+from moeprune.core.facts import ModelFacts
 from moeprune.core.plan import PrunePlan
 from moeprune.core.rows import row_name, rows_of
 from moeprune.core.stats import CalibrationStats, DomainStats
