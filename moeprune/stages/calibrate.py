@@ -17,8 +17,8 @@ from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import CheckpointError, OutputError, UsageError
 from moeprune.stages.identify import OpenModel, open_model, routed_fingerprint
 from moeprune.stages.numbers import check_numbers
+from moeprune.stages.runnable import check_measurable, check_passes
 from moeprune.stages.stored import check_runnable
-from moeprune.stages.unlisted import check_measurable, check_passes
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus

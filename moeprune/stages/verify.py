@@ -19,8 +19,8 @@ from moeprune.stages.forms import PADDED, PER_LAYER
 from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.numbers import check_numbers
+from moeprune.stages.runnable import check_trusted
 from moeprune.stages.stored import check_runnable
-from moeprune.stages.unlisted import check_trusted
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
