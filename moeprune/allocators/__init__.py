@@ -1,5 +1,6 @@
 """Allocators: from scores to the experts that stay; one file each, the file name is the allocator.
 
 An allocator defines ``OPTIONS`` (names of its keyword arguments) and
-``allocate(score_LE, *, mass_DLE, budget, **options) -> keep_LE``.
+``allocate(score_LE, *, worth_DLE, budget, **options) -> Outcome``. ``score_LE`` is the criterion
+over all domains, ``worth_DLE`` the same criterion of each domain, rows normalised to 1.
 """

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from moeprune.core.budget import Budget
-from moeprune.core.choice import Mask, domain_loss, keep_highest
+from moeprune.core.choice import Mask, Outcome, domain_loss, keep_highest
 from moeprune.core.pooling import row_norm
 from moeprune.core.stats import Array
 from moeprune.errors import UsageError
@@ -39,24 +39,24 @@ DECAYS: Mapping[str, Callable[[float], float]] = {
 def allocate(
     score_LE: Array,
     *,
-    mass_DLE: Array,
+    worth_DLE: Array,
     budget: Budget,
     steps: int = 20,
     boost: float = 0.15,
     decay: str = "linear",
-) -> Mask:
+) -> Outcome:
     """Keep the experts of the best plan that Algorithm 1 meets.
 
     Args:
-        score_LE: (L, E) float64: R, the pooled router mass, rows normalised to 1.
-        mass_DLE: (D, L, E) float64: D_d, each domain's router mass, rows normalised to 1.
+        score_LE: (L, E) float64: R, the pooled signal (router mass), rows normalised to 1.
+        worth_DLE: (D, L, E) float64: D_d, each domain's signal, rows normalised to 1.
         budget: how many may leave where.
         steps: T, plans to look at.
         boost: η₀, how much of a domain's mass is added to the scores.
         decay: ``"linear"``, ``"cosine"`` or ``"constant"``.
 
     Returns:
-        (L, E) bool, True = the expert stays.
+        The plan.
 
     Raises:
         UsageError: an option out of range.
@@ -72,11 +72,11 @@ def allocate(
     scores_LE = score_LE
     for t in range(steps):
         keep_LE = keep_highest(scores_LE, budget)  # line 3
-        loss_D = domain_loss(mass_DLE, keep_LE)  # line 4
+        loss_D = domain_loss(worth_DLE, keep_LE)  # line 4
         worst = int(np.argmax(loss_D))  # line 5; equal losses: the first domain
         if loss_D[worst] < best:  # lines 6-8
             best, best_LE = float(loss_D[worst]), keep_LE
         eta = boost * share(t / (steps - 1) if steps > 1 else 0.0)  # line 9
-        scores_LE = row_norm(scores_LE + eta * mass_DLE[worst])  # line 10
+        scores_LE = row_norm(scores_LE + eta * worth_DLE[worst])  # line 10
     assert best_LE is not None
-    return best_LE  # line 12: the plan of S*
+    return Outcome(best_LE)  # line 12: the plan of S*

@@ -37,6 +37,8 @@ class Budget:
         max_remove: (L,) the most that may leave each layer. With ``uniform`` exactly these leave.
         remove_total: experts that leave in all. Met exactly, except where a layer's own count is
             not a multiple of ``unit``: then at most ``unit - 1`` fewer leave.
+        protected: (L,) ids of experts that never leave, or (): none. ``max_remove`` leaves room for
+            them in every router group.
     """
 
     allocation: str
@@ -45,6 +47,7 @@ class Budget:
     unit: int
     max_remove: tuple[int, ...]
     remove_total: int
+    protected: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.num_experts) == len(self.max_remove)
@@ -52,6 +55,11 @@ class Budget:
         assert self.unit % self.num_groups == 0
         for count, leave in zip(self.num_experts, self.max_remove, strict=True):
             assert leave == 0 or (0 < leave < count and (count - leave) % self.unit == 0)
+        assert len(self.protected) in (0, len(self.num_experts))
+        for row, ids in enumerate(self.protected):
+            size = self.num_experts[row] // self.num_groups
+            most = max(sum(e // size == g for e in ids) for g in range(self.num_groups))
+            assert self.max_remove[row] <= self.num_groups * (size - most)
 
     @classmethod
     def of(

@@ -5,6 +5,10 @@ D domains, L MoE layers, E experts of the widest layer, G router groups.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +18,19 @@ from moeprune.core.stats import Array
 Mask = NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an allocator decided.
+
+    Attributes:
+        keep_LE: (L, E) bool, True = the expert stays.
+        details: what the allocator has to say of it, plain JSON values; they go into the plan.
+    """
+
+    keep_LE: Mask
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
 def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     """Remove the experts with the lowest scores that the budget lets go.
 
@@ -21,7 +38,8 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     lowest of each group leave together. A chunk of experts (``budget.unit``; the first one trims
     the layer to a multiple of it) is worth the mean score of its experts. Means never fall within a
     layer, so taking the lowest chunk of all layers again and again removes the least total score
-    that whole chunks of one size can. Equal chunks: the earlier layer goes first.
+    that whole chunks of one size can. Equal chunks: the earlier layer goes first. What the budget
+    protects is worth infinitely much.
 
     Args:
         score_LE: (L, E) float64, not NaN, comparable between layers; entries beyond a narrow
@@ -32,6 +50,7 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
         (L, E) bool, True = the expert stays; False beyond a narrow layer's experts.
     """
     assert score_LE.shape == (len(budget.num_experts), max(budget.num_experts))
+    score_LE = _with_protected(score_LE, budget)
     orders = [
         _order(score_LE[row, :count], budget.num_groups)
         for row, count in enumerate(budget.num_experts)
@@ -57,6 +76,15 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     for row, leave in enumerate(leave_L):
         keep_LE[row, orders[row][:leave]] = False
     return keep_LE
+
+
+def _with_protected(score_LE: Array, budget: Budget) -> Array:
+    if not any(budget.protected):
+        return score_LE
+    out_LE = np.array(score_LE, dtype=np.float64)
+    for row, ids in enumerate(budget.protected):
+        out_LE[row, list(ids)] = np.inf
+    return out_LE
 
 
 def _order(score_E: Array, groups: int) -> NDArray[np.intp]:

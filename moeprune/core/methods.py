@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moeprune.errors import UsageError
 from moeprune.plugins import known
@@ -17,6 +17,7 @@ class Method:
         criterion: the file in ``criteria/``.
         allocator: the file in ``allocators/``.
         allocation: the default.
+        pooling: how the criterion is taken over the domains, see ``POOLINGS``.
         any_criterion: whether another criterion may take the place of the method's own.
         about: one line for ``--help``.
     """
@@ -24,18 +25,30 @@ class Method:
     criterion: str
     allocator: str
     allocation: str
+    pooling: str
     any_criterion: bool
     about: str
 
 
+SUMS = "sums"
+ROWS = "rows"
+DOMAINS = "domains"
+POOLINGS: Mapping[str, str] = {
+    SUMS: "the criterion of pooled sums, as it is",
+    ROWS: "the criterion of pooled sums, rows normalised to 1",
+    DOMAINS: "the mean over domains of each domain's criterion, rows normalised to 1",
+}
+
 # Uniform is the default of every method, because any runtime loads the checkpoint it gives.
 METHODS: Mapping[str, Method] = {
     "mesa": Method(
-        "mass", "mesa", "uniform", False, "router mass, protecting the domain that loses most"
+        "mass", "mesa", "uniform", ROWS, False, "router mass, protecting the domain that loses most"
     ),
-    "random": Method("random", "rank", "uniform", False, "a seeded random choice: the control"),
-    "reap": Method("reap", "rank", "uniform", True, "mean gate-weighted output norm"),
-    "rm-uniform": Method("mass", "rank", "uniform", True, "router mass"),
+    "random": Method(
+        "random", "rank", "uniform", SUMS, False, "a seeded random choice: the control"
+    ),
+    "reap": Method("reap", "rank", "uniform", SUMS, True, "mean gate-weighted output norm"),
+    "rm-uniform": Method("mass", "rank", "uniform", SUMS, True, "router mass"),
 }
 
 
@@ -54,4 +67,4 @@ def method(name: str, *, criterion: str | None = None) -> Method:
             f"--criterion {criterion} does not go with --method {name}, which ranks by "
             f"{found.criterion}. Use one of: {others}."
         )
-    return Method(criterion, found.allocator, found.allocation, True, found.about)
+    return replace(found, criterion=criterion)

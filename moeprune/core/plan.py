@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from moeprune.artefact import read_json, write_bytes
 from moeprune.core import plan_text
 from moeprune.core.facts import ModelFacts
-from moeprune.core.limits import MIN_PER_GROUP
+from moeprune.core.plan_checks import check_row
 from moeprune.core.rows import check_rows, row_name, rows_of
 from moeprune.errors import MismatchError, PlanError
 
@@ -50,6 +50,8 @@ class PrunePlan:
         routing: ``entropy_ratio`` and ``regime`` of the model, plain JSON values.
         size: ``bytes_before`` and ``bytes_after``.
         stability: ``jaccard``: how much of the plan other text would have chosen too.
+        details: what the allocator has to say of its choice, plain JSON values.
+        reasons: one line each: why this method, where moeprune chose it.
         warnings: one line each, for people.
     """
 
@@ -75,6 +77,8 @@ class PrunePlan:
     routing: Mapping[str, Any] = field(default_factory=dict)
     size: Mapping[str, Any] = field(default_factory=dict)
     stability: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -95,56 +99,9 @@ class PrunePlan:
                 f"{self.top_groups} must be positive; copy them from 'moeprune inspect'."
             )
         for row, count, ids in zip(rows, self.num_experts, self.keep, strict=True):
-            self._check_layer(row_name(*row), count, ids)
+            check_row(self, row_name(*row), count, ids)
         if not self.num_removed:
             raise PlanError("the plan removes no expert; take at least one id out of a 'keep'.")
-
-    def _check_layer(self, where: str, count: int, ids: tuple[int, ...]) -> None:
-        if count < 1:
-            raise PlanError(f"{where} has {count} experts; list MoE layers only.")
-        for index, expert in enumerate(ids):
-            if not 0 <= expert < count:
-                raise PlanError(
-                    f"{where} keeps expert {expert}, but has experts 0 to {count - 1}; "
-                    "take it out of 'keep'."
-                )
-            if index and expert <= ids[index - 1]:
-                problem = "twice" if expert in ids[:index] else f"after expert {ids[index - 1]}"
-                raise PlanError(
-                    f"{where} lists expert {expert} {problem}; list ascending ids, each once."
-                )
-        if len(ids) == count:
-            return  # nothing leaves: the layer is what the model already runs
-        floor = max(self.top_k, MIN_PER_GROUP)
-        if len(ids) < floor:
-            raise PlanError(
-                f"{where} keeps {len(ids)} experts, but each token runs {self.top_k}; "
-                f"keep at least {floor}."
-            )
-        if self.num_groups > 1:
-            self._check_groups(where, count, ids)
-
-    def _check_groups(self, where: str, count: int, ids: tuple[int, ...]) -> None:
-        groups = self.num_groups
-        if count % groups:
-            raise PlanError(
-                f"{where} has {count} experts, which do not divide into {groups} groups; "
-                "num_groups must be the model's."
-            )
-        kept_G = [0] * groups
-        for expert in ids:
-            kept_G[expert * groups // count] += 1
-        if len(set(kept_G)) != 1:
-            raise PlanError(
-                f"{where} keeps {kept_G} experts of its {groups} router groups; "
-                "keep the same number of each."
-            )
-        least = max(MIN_PER_GROUP, -(-self.top_k // self.top_groups))
-        if kept_G[0] < least:
-            raise PlanError(
-                f"{where} keeps {kept_G[0]} experts of each router group; each token needs "
-                f"{least} of a group, so keep at least {least * groups} in the layer."
-            )
 
     @property
     def num_layers(self) -> int:

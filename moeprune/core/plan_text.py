@@ -53,11 +53,13 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
         "routing": dict(plan.routing),
         "size": dict(plan.size),
         "stability": dict(plan.stability),
+        "details": dict(plan.details),
+        "reasons": list(plan.reasons),
         "warnings": list(plan.warnings),
     }
-    if plan.lower_bound is None:
-        del body["lower_bound"]
-    return body
+    optional = {"lower_bound": plan.lower_bound is None}
+    optional |= {"details": not plan.details, "reasons": not plan.reasons}
+    return {key: value for key, value in body.items() if not optional.get(key)}
 
 
 def dumps(body: Mapping[str, Any]) -> str:
@@ -113,7 +115,7 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     for key in ("method", "criterion", "allocation", "worst_domain"):
         if body.get(key) is not None:
             values[key] = _get(body, key, str, path)
-    for key in ("options", "domain_loss", "routing", "size", "stability"):
+    for key in ("options", "domain_loss", "routing", "size", "stability", "details"):
         if key in body:
             values[key] = _get(body, key, dict, path)
     for key in ("worst_domain_loss", "lower_bound"):
@@ -123,8 +125,9 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
         _number(loss, f"domain_loss.{name}", path)
     if body.get("stats") is not None:
         values["stats_sha256"] = _get(body, "stats", str, path)
-    warnings = _get(body, "warnings", list, path) if "warnings" in body else []
-    values["warnings"] = tuple(str(warning) for warning in warnings)
+    for key in ("reasons", "warnings"):
+        lines = _get(body, key, list, path) if key in body else []
+        values[key] = tuple(str(line) for line in lines)
     return values
 
 

@@ -100,6 +100,29 @@ def pool(
     return pooled
 
 
+def domain_sums(
+    stats: CalibrationStats, names: Iterable[str], *, folds: Sequence[int] | None = None
+) -> list[dict[str, Array]]:
+    """Sums of each domain by itself, as :func:`pool` gives them of all together.
+
+    Returns:
+        (D,) field -> (L, E) or (L,) float64: means over the domain's tokens.
+
+    Raises:
+        StatsError: a domain has no token, or a field is missing.
+    """
+    weights_D(stats, None, folds=folds)
+    asked = list(names)
+    return [
+        {
+            name: domain.total(name, folds=folds).astype(np.float64)
+            / (1 if name in MAXIMA else domain.num_tokens(folds=folds))
+            for name in asked
+        }
+        for domain in stats.domains
+    ]
+
+
 def domain_mass_DLE(stats: CalibrationStats, *, folds: Sequence[int] | None = None) -> Array:
     """Router mass of every domain, rows normalised to 1: the D_d of MESA.
 

@@ -9,24 +9,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from moeprune import allocators, criteria, plugins
 from moeprune.artefact import sha256_file
 from moeprune.core.budget import Budget
-from moeprune.core.choice import Mask, domain_loss, jaccard, real_LE
-from moeprune.core.diagnosis import STANDARD, routing, shard_warnings, unseen_warnings
+from moeprune.core.choice import Outcome
+from moeprune.core.diagnosis import routing
+from moeprune.core.methods import DOMAINS, ROWS
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
-from moeprune.core.pooling import DomainWeights, domain_mass_DLE, pool
+from moeprune.core.pooling import DomainWeights, row_norm
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.targets import ANY, TARGETS, check_target
 from moeprune.errors import UsageError
 from moeprune.plugins import known
-
-# The three ways to split four folds in two halves.
-_SPLITS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
-_DIGITS = 12  # the last bits of a sum depend on the machine; a plan should not
+from moeprune.stages.described import describe
+from moeprune.stages.scoring import Scorer
+from moeprune.stages.stability import stability
 
 
 def plan(
@@ -80,21 +78,28 @@ def plan(
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
     chosen = find_method(method, criterion=criterion)
-    scorer = plugins.load(criteria, chosen.criterion)
+    criterion_module = plugins.load(criteria, chosen.criterion)
     allocator = plugins.load(allocators, chosen.allocator)
     given = {"seed": seed, "steps": steps, "boost": boost, "decay": decay}
-    scoring, allocating = _options(method, given, scorer, allocator)
+    scoring, allocating = _options(method, given, criterion_module, allocator)
     allocation = chosen.allocation if allocation is None else allocation
     budget = Budget.of(
         stats.model, ratio=ratio, keep=keep, allocation=allocation, multiple_of=multiple_of
     )
+    scorer = Scorer(stats, chosen.criterion, options=scoring, domain_weights=domain_weights)
 
-    def choose(folds: Sequence[int] | None) -> Mask:
-        sums = pool(stats, scorer.NEEDS, domain_weights=domain_weights, folds=folds)
-        score_LE = scorer.score(sums, **scoring)
-        mass_DLE = domain_mass_DLE(stats, folds=folds)
-        keep_LE: Mask = allocator.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, **allocating)
-        return keep_LE
+    def choose(folds: Sequence[int] | None) -> Outcome:
+        if chosen.pooling == DOMAINS:
+            score_LE = scorer.averaged(folds=folds)
+        else:
+            score_LE = scorer.pooled(folds=folds)
+        if chosen.pooling == ROWS:
+            score_LE = row_norm(score_LE)
+        worth_DLE = scorer.by_domain(folds=folds)
+        outcome: Outcome = allocator.allocate(
+            score_LE, worth_DLE=worth_DLE, budget=budget, **allocating
+        )
+        return outcome
 
     asked: dict[str, Any] = {
         "ratio": ratio,
@@ -105,16 +110,17 @@ def plan(
     options = {key: value for key, value in asked.items() if value is not None}
     if domain_weights is not None:
         options["domain_weights"] = _plain(domain_weights)
-    made = _describe(
+    outcome = choose(None)
+    made = describe(
         stats,
-        choose(None),
+        outcome,
         stats_sha256=sha256,
         method=method,
         criterion=chosen.criterion,
         allocation=allocation,
         options={**options, **scoring, **allocating},
         routing=routing(stats, domain_weights=domain_weights),
-        stability=_stability(stats, choose),
+        stability=stability(stats, lambda folds: choose(folds).keep_LE),
     )
     if target is not None:
         warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
@@ -147,65 +153,6 @@ def _options(
         arguments(scorer.OPTIONS, scorer.score),
         arguments(allocator.OPTIONS, allocator.allocate),
     )
-
-
-def _describe(
-    stats: CalibrationStats, keep_LE: Mask, *, routing: Mapping[str, Any], method: str, **known: Any
-) -> PrunePlan:
-    """The plan of a choice of experts, with what it costs."""
-    model = stats.model
-    loss_D = domain_loss(domain_mass_DLE(stats), keep_LE)
-    worst = int(np.argmax(loss_D))
-    loss = {
-        domain.name: round(float(share), _DIGITS)
-        for domain, share in zip(stats.domains, loss_D, strict=True)
-    }
-    leave_L = np.array(model.num_experts) - keep_LE.sum(axis=1)
-    freed = sum(int(leave) * size for leave, size in zip(leave_L, model.expert_bytes, strict=True))
-    warnings = [*shard_warnings(stats), *unseen_warnings(stats)]
-    if method == "mesa" and routing["regime"] == STANDARD:
-        warnings.append(
-            f"the routing is not over-dispersed (entropy ratio {routing['entropy_ratio']:.2f}, "
-            "mesa is meant for more than 0.85): its paper saw it do worse than reap there, so "
-            "compare with --method reap."
-        )
-    return PrunePlan(
-        model_name=model.name,
-        model_fingerprint=model.fingerprint,
-        model_type=model.model_type,
-        top_k=model.top_k,
-        num_groups=model.num_groups,
-        top_groups=model.top_groups,
-        layer_ids=model.layer_ids,
-        sets=model.sets,
-        num_experts=model.num_experts,
-        keep=tuple(tuple(int(e) for e in np.flatnonzero(keep_E)) for keep_E in keep_LE),
-        method=method,
-        domain_loss=loss,
-        worst_domain=stats.domains[worst].name,
-        worst_domain_loss=loss[stats.domains[worst].name],
-        routing=routing,
-        size={"bytes_before": model.total_bytes, "bytes_after": model.total_bytes - freed},
-        warnings=tuple(warnings),
-        **known,
-    )
-
-
-def _stability(
-    stats: CalibrationStats, choose: Callable[[Sequence[int] | None], Mask]
-) -> dict[str, Any]:
-    """Overlap of the plans that two halves of the text give: 1 = any text would give this plan."""
-    real = real_LE(stats.model.num_experts)
-    splits: list[float | None] = []
-    for halves in _SPLITS:
-        if all(domain.num_tokens(folds=half) for domain in stats.domains for half in halves):
-            one_LE, other_LE = (real & ~choose(half) for half in halves)
-            splits.append(round(jaccard(one_LE, other_LE), _DIGITS))
-        else:
-            splits.append(None)  # too few documents: a half has no text of some domain
-    measured = [overlap for overlap in splits if overlap is not None]
-    mean = round(sum(measured) / len(measured), _DIGITS) if measured else None
-    return {"jaccard": mean, "splits": splits}
 
 
 def _plain(domain_weights: Mapping[str, float] | str) -> str | dict[str, float]:

@@ -31,8 +31,8 @@ def test_contract(name, allocation, case):
     before = score_LE.copy(), mass_DLE.copy()
 
     module = plugins.load(allocators, name)
-    keep_LE = module.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
-    again_LE = module.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
+    keep_LE = module.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
+    again_LE = module.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
 
     assert np.array_equal(keep_LE, again_LE)
     assert np.array_equal(score_LE, before[0])

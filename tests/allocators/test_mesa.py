@@ -118,8 +118,8 @@ def test_equals_algorithm_1(experts, allocation, steps, decay, seed):
         decay,
     )
     keep_LE = mesa.allocate(
-        score_LE, mass_DLE=mass_DLE, budget=budget, steps=steps, boost=0.3, decay=decay
-    )
+        score_LE, worth_DLE=mass_DLE, budget=budget, steps=steps, boost=0.3, decay=decay
+    ).keep_LE
     got = {
         (row, e) for row, count in enumerate(experts) for e in range(count) if not keep_LE[row, e]
     }
@@ -132,9 +132,9 @@ def test_the_cases_above_tell_mesa_from_ranking():
     for seed in range(10):
         score_LE, mass_DLE = masses(np.random.default_rng(seed), [8, 8, 8], num_domains=4)
         budget = Budget.of(facts([8, 8, 8]), ratio=0.5, keep=None, allocation="uniform")
-        ranked = rank.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
+        ranked = rank.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
         differ += not np.array_equal(
-            ranked, mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, boost=0.3)
+            ranked, mesa.allocate(score_LE, worth_DLE=mass_DLE, budget=budget, boost=0.3).keep_LE
         )
     assert differ >= 5  # 6 when written; in the others no plan beats the first
 
@@ -161,10 +161,10 @@ def test_never_worse_than_router_mass(
     except UsageError:
         return
     score_LE, mass_DLE = masses(np.random.default_rng(seed), experts, num_domains)
-    ranked = rank.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
+    ranked = rank.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
     found = mesa.allocate(
-        score_LE, mass_DLE=mass_DLE, budget=budget, steps=steps, boost=boost, decay=decay
-    )
+        score_LE, worth_DLE=mass_DLE, budget=budget, steps=steps, boost=boost, decay=decay
+    ).keep_LE
     assert domain_loss(mass_DLE, found).max() <= domain_loss(mass_DLE, ranked).max()
     assert found.sum() == ranked.sum()
 
@@ -172,9 +172,9 @@ def test_never_worse_than_router_mass(
 def test_one_step_and_no_boost_are_router_mass():
     score_LE, mass_DLE = masses(np.random.default_rng(0), [8, 8], num_domains=3)
     budget = Budget.of(facts([8, 8]), ratio=0.5, keep=None, allocation="global")
-    ranked = rank.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
+    ranked = rank.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
     for options in ({"steps": 1}, {"boost": 0.0}):
-        found = mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, **options)
+        found = mesa.allocate(score_LE, worth_DLE=mass_DLE, budget=budget, **options).keep_LE
         assert np.array_equal(found, ranked)
 
 
@@ -199,7 +199,7 @@ def test_bad_options(options, says):
     score_LE, mass_DLE = masses(np.random.default_rng(0), [8], num_domains=2)
     budget = Budget.of(facts([8]), ratio=0.5, keep=None, allocation="uniform")
     with pytest.raises(UsageError) as error:
-        mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, **options)
+        mesa.allocate(score_LE, worth_DLE=mass_DLE, budget=budget, **options)
     assert says in str(error.value)
 
 
@@ -215,9 +215,9 @@ def test_protects_the_domain_that_lives_in_rare_experts():
     weights_D = np.array([4.0, 4.0, 1.0])
     score_LE = np.tensordot(weights_D / weights_D.sum(), mass_DLE, axes=1)
     budget = Budget.of(facts([6], top_k=1), ratio=None, keep=4, allocation="uniform")
-    ranked = rank.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
+    ranked = rank.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
     assert ranked.tolist() == [[True, True, True, True, False, False]]
-    found = mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget)
+    found = mesa.allocate(score_LE, worth_DLE=mass_DLE, budget=budget).keep_LE
     assert domain_loss(mass_DLE, ranked).max() == pytest.approx(0.4)
     assert domain_loss(mass_DLE, found).max() == pytest.approx(0.2)
 
@@ -227,5 +227,5 @@ def test_the_first_of_equally_good_plans_is_kept():
     mass_DLE = np.array([[[0.25, 0.5, 0.25]], [[0.5, 0.25, 0.25]]])
     score_LE = np.array([[0.28, 0.32, 0.40]])
     budget = Budget.of(facts([3], top_k=1), ratio=None, keep=2, allocation="uniform")
-    found = mesa.allocate(score_LE, mass_DLE=mass_DLE, budget=budget, steps=4)
+    found = mesa.allocate(score_LE, worth_DLE=mass_DLE, budget=budget, steps=4).keep_LE
     assert found.tolist() == [[False, True, True]]
