@@ -5,7 +5,7 @@ D domains, L MoE layers, E experts of the widest layer, G router groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,12 +49,8 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     Returns:
         (L, E) bool, True = the expert stays; False beyond a narrow layer's experts.
     """
-    assert score_LE.shape == (len(budget.num_experts), max(budget.num_experts))
+    orders = leaving_orders(score_LE, budget)
     score_LE = _with_protected(score_LE, budget)
-    orders = [
-        _order(score_LE[row, :count], budget.num_groups)
-        for row, count in enumerate(budget.num_experts)
-    ]
     worth: list[Array] = []
     size: list[Array] = []
     for row, (count, limit) in enumerate(zip(budget.num_experts, budget.max_remove, strict=True)):
@@ -70,11 +66,43 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     layer = np.repeat(np.arange(len(size)), [sizes.size for sizes in size])
     all_size = np.concatenate(size)
     cheapest = np.argsort(np.concatenate(worth), kind="stable")  # ties: by layer, by position
-    leave_L = _take(layer[cheapest], all_size[cheapest], budget)
+    return keep_counts(orders, _take(layer[cheapest], all_size[cheapest], budget))
 
-    keep_LE = real_LE(budget.num_experts)
-    for row, leave in enumerate(leave_L):
-        keep_LE[row, orders[row][:leave]] = False
+
+def leaving_orders(score_LE: Array, budget: Budget) -> tuple[NDArray[np.intp], ...]:
+    """In which order the experts of each layer leave, whatever their number.
+
+    Ascending score, equal scores by lower id; with router groups the lowest of each group leave
+    together; what the budget protects stands last.
+
+    Args:
+        score_LE: (L, E) float64, not NaN; entries beyond a narrow layer's experts are not read.
+        budget: the groups and what is protected; its numbers are not read.
+
+    Returns:
+        L arrays: all ids of the layer, the first to leave first.
+    """
+    assert score_LE.shape == (len(budget.num_experts), max(budget.num_experts))
+    score_LE = _with_protected(score_LE, budget)
+    return tuple(
+        _order(score_LE[row, :count], budget.num_groups)
+        for row, count in enumerate(budget.num_experts)
+    )
+
+
+def keep_counts(orders: Sequence[NDArray[np.intp]], leave_L: Sequence[int]) -> Mask:
+    """Remove that many experts of each layer, in the order they leave.
+
+    Args:
+        orders: see :func:`leaving_orders`.
+        leave_L: (L,) experts that leave each layer.
+
+    Returns:
+        (L, E) bool, True = the expert stays; False beyond a narrow layer's experts.
+    """
+    keep_LE = real_LE(tuple(order.size for order in orders))
+    for row, (order, leave) in enumerate(zip(orders, leave_L, strict=True)):
+        keep_LE[row, order[:leave]] = False
     return keep_LE
 
 

@@ -1,6 +1,7 @@
 """keep_highest against brute force over every removal that the rules allow."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 from synthetic import facts
 
 from moeprune.core.budget import Budget, limits
-from moeprune.core.choice import domain_loss, jaccard, keep_highest, real_LE
+from moeprune.core.choice import (
+    domain_loss,
+    jaccard,
+    keep_counts,
+    keep_highest,
+    leaving_orders,
+    real_LE,
+)
 from moeprune.errors import UsageError
 
 
@@ -179,3 +187,36 @@ def test_domain_loss_and_jaccard():
     assert jaccard(~keep_LE, ~keep_LE) == 1.0
     assert jaccard(~keep_LE, keep_LE) == 0.0
     assert jaccard(np.array([[True, True, False]]), np.array([[False, True, True]])) == 1 / 3
+
+
+def test_leaving_orders_by_hand():
+    model = facts([4, 6], top_k=2)
+    budget = replace(budget_of(model, ratio=0.5), protected=((1,), ()))
+    score_LE = np.array([[3.0, 0.0, 1.0, 1.0, 9.0, 9.0], [5.0, 4.0, 3.0, 2.0, 1.0, 1.0]])
+    orders = leaving_orders(score_LE, budget)
+    assert [list(order) for order in orders] == [[2, 3, 0, 1], [4, 5, 3, 2, 1, 0]]
+    keep_LE = keep_counts(orders, (1, 4))
+    assert keep_LE.tolist() == [
+        [True, True, False, True, False, False],
+        [True, True, False, False, False, False],
+    ]
+
+
+def test_leaving_orders_take_the_lowest_of_every_group_together():
+    model = facts([8], top_k=4, groups=2, top_groups=1)
+    budget = budget_of(model, keep=6)
+    score_LE = np.array([[5.0, 6.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]])
+    (order,) = leaving_orders(score_LE, budget)
+    assert list(order) == [0, 7, 1, 6, 2, 5, 3, 4]
+
+
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_equal_counts_in_leaving_order_are_the_uniform_choice(data):
+    groups = data.draw(st.sampled_from([1, 2]))
+    experts = [groups * data.draw(st.integers(5, 9)) for _ in range(data.draw(st.integers(1, 4)))]
+    budget = budget_of(facts(experts, top_k=2, groups=groups, top_groups=groups), ratio=0.45)
+    values = st.lists(st.integers(0, 3), min_size=max(experts), max_size=max(experts))
+    score_LE = np.array([data.draw(values) for _ in experts], dtype=np.float64)
+    keep_LE = keep_counts(leaving_orders(score_LE, budget), budget.max_remove)
+    assert np.array_equal(keep_LE, keep_highest(score_LE, budget))
