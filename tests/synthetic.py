@@ -36,7 +36,10 @@ def facts(
 def domain_arrays(
     model: ModelFacts, tokens_F: Sequence[int], rng: np.random.Generator, *, skew: float = 1.0
 ) -> dict[str, Any]:
-    """Sums over random router distributions of ``tokens_F`` tokens, routed to the top k."""
+    """Sums over random router distributions of ``tokens_F`` tokens, routed to the top k.
+
+    Gate weights are the chosen probabilities scaled up to sum to 1.
+    """
     rows, width = model.num_layers, model.width
     shape = {"L": rows, "E": width}
     arrays = {
@@ -51,15 +54,21 @@ def domain_arrays(
                 logits_E = taste_E + rng.normal(size=experts)
                 prob_E = np.exp(logits_E) / np.exp(logits_E).sum()
                 top = np.argsort(-prob_E)[: model.top_k]
+                gate_K = prob_E[top] / prob_E[top].sum()
                 norm_E = rng.uniform(0.5, 2.0, size=experts)
                 at = (fold, row, top)
                 arrays["prob_sum"][fold, row, :experts] += prob_E
                 arrays["rank_prob_sum"][fold, row, :experts] += np.sort(prob_E)[::-1]
-                arrays["entropy_sum"][fold, row] -= (prob_E * np.log2(prob_E)).sum()
+                entropy = -(prob_E * np.log2(prob_E)).sum()
+                arrays["entropy_sum"][fold, row] += entropy
+                arrays["entropy_sq_sum"][fold, row] += entropy**2
                 arrays["count"][at] += 1
-                arrays["gate_sum"][at] += prob_E[top]
+                arrays["gate_sum"][at] += gate_K
                 arrays["norm_sum"][at] += norm_E[top]
-                arrays["gate_norm_sum"][at] += prob_E[top] * norm_E[top]
+                arrays["norm_sq_sum"][at] += norm_E[top] ** 2
+                arrays["gate_norm_sum"][at] += gate_K * norm_E[top]
+                arrays["gate_norm_sq_sum"][at] += (gate_K * norm_E[top]) ** 2
+                arrays["prob_norm_sum"][at] += prob_E[top] * norm_E[top]
                 arrays["norm_max"][at] = np.maximum(arrays["norm_max"][at], norm_E[top])
     return arrays
 

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
+from moeprune import criteria, plugins
 from moeprune.cli.options import json_option, output_option, say
+from moeprune.core.methods import METHODS
 
-METHODS = "reap, rm-uniform, mesa, random"
+# The names alone: no criterion is imported, nor numpy.
+CRITERIA = plugins.names(criteria)
 
 
 @click.command("plan")
 @click.argument("stats", type=click.Path(path_type=Path), metavar="STATS")
 @output_option("the plan (plan.json)")
-@click.option("--method", default="mesa", show_default=True, help=f"One of: {METHODS}.")
+@click.option("--method", default="mesa", show_default=True, help=f"One of: {', '.join(METHODS)}.")
 @click.option(
     "--ratio",
     type=float,
@@ -28,7 +31,15 @@ METHODS = "reap, rm-uniform, mesa, random"
     "scores over all layers, exported with --per-layer or --pad. Default: the method's own, "
     "uniform.",
 )
-@click.option("--criterion", help="Another score than the method's: reap, mass, frequency, random.")
+@click.option(
+    "--criterion",
+    help=f"What a ranking method ranks by, instead of its own. One of: {', '.join(CRITERIA)}.",
+)
+@click.option(
+    "--signal",
+    metavar="CRITERION",
+    help="mesa: weigh what a domain loses by this criterion. [default: mass, the paper's]",
+)
 @click.option(
     "--multiple-of",
     type=click.IntRange(min=1),

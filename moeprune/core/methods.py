@@ -18,7 +18,9 @@ class Method:
         allocator: the file in ``allocators/``.
         allocation: the default.
         pooling: how the criterion is taken over the domains, see ``POOLINGS``.
-        any_criterion: whether another criterion may take the place of the method's own.
+        option: the option that puts another criterion in the place of the method's own:
+            ``CRITERION`` of methods that rank by it, ``SIGNAL`` of methods that weigh by it what
+            each domain loses, or ``""``: there is none.
         about: one line for ``--help``.
     """
 
@@ -26,9 +28,15 @@ class Method:
     allocator: str
     allocation: str
     pooling: str
-    any_criterion: bool
+    option: str
     about: str
 
+
+CRITERION = "criterion"
+SIGNAL = "signal"
+
+MASS = "mass"  # the router mass of the MESA paper: what domain losses are stated in
+RANDOM = "random"
 
 SUMS = "sums"
 ROWS = "rows"
@@ -41,30 +49,56 @@ POOLINGS: Mapping[str, str] = {
 
 # Uniform is the default of every method, because any runtime loads the checkpoint it gives.
 METHODS: Mapping[str, Method] = {
+    "domain-reap": Method(
+        "reap",
+        "rank",
+        "uniform",
+        DOMAINS,
+        CRITERION,
+        "REAP of each domain by itself, normalised and averaged",
+    ),
     "mesa": Method(
-        "mass", "mesa", "uniform", ROWS, False, "router mass, protecting the domain that loses most"
+        MASS, "mesa", "uniform", ROWS, SIGNAL, "router mass, protecting the domain that loses most"
     ),
-    "random": Method(
-        "random", "rank", "uniform", SUMS, False, "a seeded random choice: the control"
-    ),
-    "reap": Method("reap", "rank", "uniform", SUMS, True, "mean gate-weighted output norm"),
-    "rm-uniform": Method("mass", "rank", "uniform", SUMS, True, "router mass"),
+    "random": Method(RANDOM, "rank", "uniform", SUMS, "", "a seeded random choice: the control"),
+    "reap": Method("reap", "rank", "uniform", SUMS, CRITERION, "mean gate-weighted output norm"),
+    "rm-uniform": Method(MASS, "rank", "uniform", SUMS, CRITERION, "router mass"),
 }
 
 
-def method(name: str, *, criterion: str | None = None) -> Method:
+def method(name: str, *, criterion: str | None = None, signal: str | None = None) -> Method:
     """A method by name, with another criterion if one is asked for.
 
+    Args:
+        name: one of ``METHODS``.
+        criterion: what a method that ranks ranks by; None = its own.
+        signal: what a method that protects domains weighs their losses by; None = its own.
+
     Raises:
-        UsageError: no such method, or one that works with its own criterion only.
+        UsageError: no such method, or one that does not take what was given.
     """
     found = METHODS[known(name, METHODS, kind="method")]
-    if criterion is None or criterion == found.criterion:
-        return found
-    if not found.any_criterion:
-        others = ", ".join(sorted(key for key, value in METHODS.items() if value.any_criterion))
-        raise UsageError(
-            f"--criterion {criterion} does not go with --method {name}, which ranks by "
-            f"{found.criterion}. Use one of: {others}."
-        )
-    return replace(found, criterion=criterion)
+    for option, value in ((CRITERION, criterion), (SIGNAL, signal)):
+        if value is None:
+            continue
+        if option != found.option:
+            raise UsageError(
+                f"--{option} {value} does not go with --method {name}, {_takes(found)}. "
+                f"--{option} goes with: {', '.join(_with(option))}."
+            )
+        if option == SIGNAL and value == RANDOM:
+            raise UsageError(
+                f"--signal {RANDOM} says nothing of what a domain loses; use a criterion that "
+                "measures, e.g. reap."
+            )
+        found = replace(found, criterion=value)
+    return found
+
+
+def _takes(found: Method) -> str:
+    own = f"which goes by {found.criterion}"
+    return f"{own} or another --{found.option}" if found.option else f"{own} alone"
+
+
+def _with(option: str) -> list[str]:
+    return sorted(name for name, found in METHODS.items() if found.option == option)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from moeprune.core.stats import Array
+from moeprune.criteria._shared import per_routed_token
 
 NEEDS = ("gate_norm_sum", "count")
 OPTIONS: tuple[str, ...] = ()
@@ -24,7 +23,4 @@ def score(sums: Mapping[str, Array]) -> Array:
     Returns:
         (L, E) float64, ≥ 0; an expert that received no token scores 0.
     """
-    count_LE = sums["count"]
-    numerator_LE = sums["gate_norm_sum"]
-    out_LE = np.zeros(numerator_LE.shape, dtype=np.float64)
-    return np.divide(numerator_LE, count_LE, out=out_LE, where=count_LE > 0)
+    return per_routed_token(sums["gate_norm_sum"], sums["count"])

@@ -36,6 +36,7 @@ def plan(
     keep: int | None = None,
     allocation: str | None = None,
     criterion: str | None = None,
+    signal: str | None = None,
     multiple_of: int = 1,
     domain_weights: DomainWeights = None,
     seed: int | None = None,
@@ -54,6 +55,7 @@ def plan(
         keep: experts to keep in every layer (``global``: on average).
         allocation: ``"uniform"`` or ``"global"``; None = the method's own.
         criterion: another criterion for a method that only ranks; None = the method's own.
+        signal: another criterion by which ``mesa`` weighs what a domain loses; None = router mass.
         multiple_of: kept counts must be a multiple of this.
         domain_weights: ``{"math": 2.0}``, ``"tokens"``, or None: every domain weighs the same.
         seed: of the criterion ``random``; None = 0.
@@ -77,7 +79,7 @@ def plan(
             raise UsageError(f"{output} is the stats file itself; name another file for the plan.")
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
-    chosen = find_method(method, criterion=criterion)
+    chosen = find_method(method, criterion=criterion, signal=signal)
     criterion_module = plugins.load(criteria, chosen.criterion)
     allocator = plugins.load(allocators, chosen.allocator)
     given = {"seed": seed, "steps": steps, "boost": boost, "decay": decay}

@@ -1,9 +1,11 @@
-"""Every method names files that exist."""
+"""Every method names files that exist, and takes a criterion or a signal, or neither."""
+
+import itertools
 
 import pytest
 
 from moeprune import allocators, criteria, plugins
-from moeprune.core.methods import METHODS, method
+from moeprune.core.methods import CRITERION, METHODS, POOLINGS, SIGNAL, method
 from moeprune.errors import UsageError
 
 
@@ -13,22 +15,52 @@ def test_methods_name_real_plugins(name):
     assert found.criterion in plugins.names(criteria)
     assert found.allocator in plugins.names(allocators)
     assert found.allocation == "uniform"
+    assert found.pooling in POOLINGS
+    assert found.option in (CRITERION, SIGNAL, "")
+    assert found.about and "\n" not in found.about
 
 
-def test_the_presets():
-    made = {name: (found.criterion, found.allocator) for name, found in METHODS.items()}
-    assert made == {
-        "reap": ("reap", "rank"),
-        "rm-uniform": ("mass", "rank"),
-        "mesa": ("mass", "mesa"),
-        "random": ("random", "rank"),
-    }
+def test_every_allocator_has_a_method():
+    assert {found.allocator for found in METHODS.values()} == set(plugins.names(allocators))
 
 
-def test_another_criterion():
-    assert method("reap", criterion="frequency").criterion == "frequency"
-    assert method("mesa", criterion="mass") == method("mesa")
-    with pytest.raises(UsageError, match="--criterion reap does not go with --method mesa"):
+@pytest.mark.parametrize(
+    ("name", "criterion", "allocator", "pooling", "option"),
+    [
+        ("reap", "reap", "rank", "sums", "criterion"),
+        ("rm-uniform", "mass", "rank", "sums", "criterion"),
+        ("domain-reap", "reap", "rank", "domains", "criterion"),
+        ("mesa", "mass", "mesa", "rows", "signal"),
+        ("random", "random", "rank", "sums", ""),
+    ],
+)
+def test_the_presets(name, criterion, allocator, pooling, option):
+    found = method(name)
+    assert (found.criterion, found.allocator) == (criterion, allocator)
+    assert (found.pooling, found.option) == (pooling, option)
+
+
+@pytest.mark.parametrize(("name", "option"), list(itertools.product(METHODS, (CRITERION, SIGNAL))))
+def test_each_option_goes_where_it_belongs(name, option):
+    if METHODS[name].option == option:
+        found = method(name, **{option: "msan"})
+        assert found.criterion == "msan"
+        assert found.allocator == METHODS[name].allocator
+        return
+    with pytest.raises(UsageError, match=f"--{option} msan does not go with --method {name}") as e:
+        method(name, **{option: "msan"})
+    for other, found in METHODS.items():
+        listed = str(e.value).rpartition(": ")[2].rstrip(".").split(", ")
+        assert (other in listed) == (found.option == option)
+    assert "\n" not in str(e.value)
+
+
+def test_refusals():
+    with pytest.raises(UsageError, match="which goes by mass or another --signal"):
         method("mesa", criterion="reap")
+    with pytest.raises(UsageError, match="--signal random says nothing"):
+        method("mesa", signal="random")
+    with pytest.raises(UsageError, match="does not go with --method mesa"):
+        method("mesa", criterion="reap", signal="reap")
     with pytest.raises(UsageError, match="Did you mean 'mesa'"):
         method("meza")
