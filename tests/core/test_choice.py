@@ -203,7 +203,7 @@ def test_leaving_orders_by_hand():
 
 
 def test_leaving_orders_take_the_lowest_of_every_group_together():
-    model = facts([8], top_k=4, groups=2, top_groups=1)
+    model = facts([8], top_k=2, groups=2, top_groups=1)
     budget = budget_of(model, keep=6)
     score_LE = np.array([[5.0, 6.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]])
     (order,) = leaving_orders(score_LE, budget)
