@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,21 @@ DECAYS: Mapping[str, Callable[[float], float]] = {
     "cosine": lambda progress: 0.75 + 0.25 * math.cos(math.pi * progress),
     "constant": lambda progress: 1.0,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What Algorithm 1 met on its way.
+
+    Attributes:
+        keep_LE: (L, E) bool: the best plan, True = the expert stays.
+        losses: (T,) loss of the worst domain, of the plan of each step.
+        best_step: the step, from 0, whose plan is the best; of equals the first.
+    """
+
+    keep_LE: Mask
+    losses: tuple[float, ...]
+    best_step: int
 
 
 def allocate(
@@ -56,7 +72,27 @@ def allocate(
         decay: ``"linear"``, ``"cosine"`` or ``"constant"``.
 
     Returns:
-        The plan.
+        The plan; ``details`` say at which step it was met.
+
+    Raises:
+        UsageError: an option out of range.
+    """
+    found = trace(
+        score_LE, worth_DLE=worth_DLE, budget=budget, steps=steps, boost=boost, decay=decay
+    )
+    return Outcome(found.keep_LE, {"best_step": found.best_step})
+
+
+def trace(
+    score_LE: Array,
+    *,
+    worth_DLE: Array,
+    budget: Budget,
+    steps: int = 20,
+    boost: float = 0.15,
+    decay: str = "linear",
+) -> Trace:
+    """Algorithm 1 with the loss of every step, see :func:`allocate`.
 
     Raises:
         UsageError: an option out of range.
@@ -68,15 +104,17 @@ def allocate(
     share = DECAYS[known(decay, DECAYS, kind="decay")]
 
     best_LE: Mask | None = None
-    best = math.inf
+    losses: list[float] = []
+    best_step = 0
     scores_LE = score_LE
     for t in range(steps):
         keep_LE = keep_highest(scores_LE, budget)  # line 3
         loss_D = domain_loss(worth_DLE, keep_LE)  # line 4
         worst = int(np.argmax(loss_D))  # line 5; equal losses: the first domain
-        if loss_D[worst] < best:  # lines 6-8
-            best, best_LE = float(loss_D[worst]), keep_LE
+        losses.append(float(loss_D[worst]))
+        if best_LE is None or losses[t] < losses[best_step]:  # lines 6-8
+            best_step, best_LE = t, keep_LE
         eta = boost * share(t / (steps - 1) if steps > 1 else 0.0)  # line 9
         scores_LE = row_norm(scores_LE + eta * worth_DLE[worst])  # line 10
     assert best_LE is not None
-    return Outcome(best_LE)  # line 12: the plan of S*
+    return Trace(best_LE, tuple(losses), best_step)  # line 12: the plan of S*
