@@ -1,17 +1,18 @@
-"""How many experts may leave where: a ratio or a count, the model's floors, and units.
+"""How many experts may leave where: a ratio or a count, the model's floors, constraints, units.
 
 L MoE layers, E routed experts of a layer.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
+from moeprune.core.amounts import from_keep, from_ratio
+from moeprune.core.constraints import Constraints
 from moeprune.core.facts import ModelFacts
-from moeprune.core.limits import Limits, counts, limits, round_up, unit_why, why
+from moeprune.core.limits import Limits, limits
+from moeprune.core.room import Room
 from moeprune.errors import UsageError
 from moeprune.plugins import known
 
@@ -19,7 +20,7 @@ __all__ = ["ALLOCATIONS", "Budget", "Limits", "limits"]
 
 ALLOCATIONS = ("uniform", "global")
 
-_RATIO_DIGITS = 6
+_NONE = Constraints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class Budget:
             not a multiple of ``unit``: then at most ``unit - 1`` fewer leave.
         protected: (L,) ids of experts that never leave, or (): none. ``max_remove`` leaves room for
             them in every router group.
+        min_remove: (L,) the fewest that leave each layer; equal to ``max_remove`` where the count
+            of a layer was asked for. (): none need to.
     """
 
     allocation: str
@@ -48,13 +51,18 @@ class Budget:
     max_remove: tuple[int, ...]
     remove_total: int
     protected: tuple[tuple[int, ...], ...] = ()
+    min_remove: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.num_experts) == len(self.max_remove)
-        assert 0 < self.remove_total <= sum(self.max_remove)
+        assert sum(self.min_remove) <= self.remove_total <= sum(self.max_remove)
+        assert self.remove_total > 0
         assert self.unit % self.num_groups == 0
         for count, leave in zip(self.num_experts, self.max_remove, strict=True):
             assert leave == 0 or (0 < leave < count and (count - leave) % self.unit == 0)
+        assert len(self.min_remove) in (0, len(self.num_experts))
+        for least, most in zip(self.min_remove, self.max_remove, strict=False):
+            assert least in (0, most)
         assert len(self.protected) in (0, len(self.num_experts))
         for row, ids in enumerate(self.protected):
             size = self.num_experts[row] // self.num_groups
@@ -70,173 +78,88 @@ class Budget:
         keep: int | None,
         allocation: str,
         multiple_of: int = 1,
+        constraints: Constraints = _NONE,
     ) -> Budget:
         """The budget for a ratio, or for a number of experts to keep.
 
         ``uniform``: ⌊ratio · E⌋ of every layer, what stays rounded up to the unit. ``global``:
         ⌊ratio · Σ E⌋ of all layers (eq. 2 of MESA), rounded down to units. The ratio is the decimal
-        number as written: 0.29 of 100 is 29.
+        number as written: 0.29 of 100 is 29. Layers whose count the constraints state take no part
+        in either.
 
         Args:
             facts: the model.
             ratio: share of the routed experts to remove, between 0 and 1.
             keep: experts to keep in every layer (``global``: on average); instead of ``ratio``.
+                Neither, if the constraints state the count of every layer.
             allocation: ``"uniform"`` or ``"global"``.
             multiple_of: kept counts must be a multiple of this.
+            constraints: what stays whatever the scores say.
 
         Raises:
             UsageError: no such budget; the message names the nearest one that exists.
         """
-        known(allocation, ALLOCATIONS, kind="allocation")
-        if allocation == "global" and facts.sets:
-            raise UsageError(
-                f"--allocation global does not go with {facts.name}: the expert sets of a layer "
-                "share one count. Use uniform."
-            )
-        limit = limits(facts, multiple_of=multiple_of)
+        room = room_for(
+            facts, allocation=allocation, multiple_of=multiple_of, constraints=constraints
+        )
+        if not room.free:
+            if (ratio, keep) != (None, None):
+                raise UsageError(
+                    "--keep-layers and --layer-keep name every MoE layer, so "
+                    f"{'--ratio' if keep is None else '--keep'} says nothing: leave it out."
+                )
+            return cls.within(room, allocation, [])
         if (ratio is None) == (keep is None):
             raise UsageError("give either --ratio or --keep, and not both.")
-        room = tuple(max(0, count - limit.min_keep) for count in facts.num_experts)
-        if not any(room):
+        if not any(room.caps[row] for row in room.free):
             raise UsageError(
-                f"nothing can leave {facts.name}: a pruned layer must keep {why(facts, limit)}, "
-                f"and its layers have at most {facts.width} experts. "
-                + ("Use a smaller --multiple-of." if multiple_of > 1 else "It cannot be pruned.")
+                "nothing can leave the layers that --keep-layers and --layer-keep do not name; "
+                "name fewer, or all."
             )
         if keep is not None:
-            leave = _from_keep(facts, limit, keep, allocation)
-        else:
-            assert ratio is not None
-            leave = _from_ratio(facts, limit, room, ratio, allocation)
+            return cls.within(room, allocation, from_keep(room, keep, allocation))
+        assert ratio is not None
+        return cls.within(room, allocation, from_ratio(room, ratio, allocation))
+
+    @classmethod
+    def within(cls, room: Room, allocation: str, leave: Sequence[int]) -> Budget:
+        """The budget that lets so many leave.
+
+        Args:
+            room: of the model.
+            allocation: ``"uniform"`` or ``"global"``.
+            leave: of every free row; ``global``: of all of them together.
+        """
+        most = list(room.most)
+        least = [0 if own is None else own for own in room.own]
+        if allocation == "uniform":
+            for row, count in zip(room.free, leave, strict=True):
+                most[row] = least[row] = count
         return cls(
             allocation=allocation,
-            num_experts=facts.num_experts,
-            num_groups=facts.num_groups,
-            unit=limit.unit,
-            max_remove=room if allocation == "global" else tuple(leave),
-            remove_total=sum(leave),
+            num_experts=room.facts.num_experts,
+            num_groups=room.facts.num_groups,
+            unit=room.limit.unit,
+            max_remove=tuple(most),
+            min_remove=tuple(least),
+            remove_total=sum(leave) + room.own_total,
+            protected=room.protected,
         )
 
 
-def _from_keep(facts: ModelFacts, limit: Limits, keep: int, allocation: str) -> list[int]:
-    if type(keep) is not int or keep < 1:
-        raise UsageError(f"--keep {keep} is not a count of experts.")
-    if keep < limit.min_keep:
+def room_for(
+    facts: ModelFacts, *, allocation: str, multiple_of: int, constraints: Constraints
+) -> Room:
+    """The room of a model for an allocation.
+
+    Raises:
+        UsageError: the allocation does not exist or does not fit the model, or the constraints
+            cannot be met.
+    """
+    known(allocation, ALLOCATIONS, kind="allocation")
+    if allocation == "global" and facts.sets:
         raise UsageError(
-            f"--keep {keep} is too few: {facts.name} must keep {why(facts, limit)}. "
-            f"Use --keep {limit.min_keep} or more."
+            f"--allocation global does not go with {facts.name}: the expert sets of a layer "
+            "share one count. Use uniform."
         )
-    total = sum(facts.num_experts)
-    leaves_none = keep * facts.num_layers >= total
-    if leaves_none if allocation == "global" else keep >= facts.width:
-        raise UsageError(
-            f"--keep {keep} removes no expert: layers have {counts(facts)}. Use a smaller --keep."
-        )
-    if allocation == "global":
-        wanted = _whole_units(facts, limit, total - keep * facts.num_layers)
-        most = sum(max(0, count - limit.min_keep) for count in facts.num_experts)
-        if not _smallest_chunk(facts, limit) <= wanted <= most:
-            raise UsageError(
-                f"--keep {keep} on average cannot be met in units of {limit.unit} with at least "
-                f"{limit.min_keep} kept in every layer. Use another --keep or --ratio."
-            )
-        return [wanted]
-    narrow = min(facts.num_experts)
-    if keep > narrow:
-        layer = facts.layer_ids[facts.num_experts.index(narrow)]
-        raise UsageError(
-            f"--keep {keep}: layer {layer} has only {narrow} experts. Use --keep {narrow} or fewer."
-        )
-    if keep % limit.unit and any(count != keep for count in facts.num_experts):
-        raise UsageError(
-            f"--keep {keep} is not a multiple of {limit.unit} ({unit_why(facts, limit)}). "
-            f"Use --keep {keep - keep % limit.unit} or {round_up(keep, limit.unit)}."
-        )
-    return [count - keep for count in facts.num_experts]
-
-
-def _from_ratio(
-    facts: ModelFacts, limit: Limits, room: tuple[int, ...], ratio: float, allocation: str
-) -> list[int]:
-    if not 0 < ratio < 1:  # also refuses NaN
-        raise UsageError(
-            f"--ratio {ratio} is not a share of experts; use a number between 0 and 1, e.g. 0.25."
-        )
-    # The shortest decimal that reads back as this float is what the user wrote.
-    exact = Fraction(repr(float(ratio)))
-
-    def leaving(share: Fraction) -> list[int]:
-        if allocation == "global":
-            return [_whole_units(facts, limit, math.floor(share * sum(facts.num_experts)))]
-        stay = [
-            round_up(count - math.floor(share * count), limit.unit) for count in facts.num_experts
-        ]
-        return [max(0, count - kept) for count, kept in zip(facts.num_experts, stay, strict=True)]
-
-    def fits(share: Fraction) -> bool:
-        leave = leaving(share)
-        caps = [sum(room)] if allocation == "global" else room
-        return all(count <= cap for count, cap in zip(leave, caps, strict=True))
-
-    least = _smallest_chunk(facts, limit) if allocation == "global" else 1
-    leave = leaving(exact)
-    if sum(leave) < least:
-        smallest = _extreme(lambda share: sum(leaving(share)) >= least, leaving, largest=False)
-        works = smallest is not None and fits(Fraction(smallest))
-        way = f"Use --ratio {smallest} or more" if works else "Use --allocation global"
-        raise UsageError(
-            f"--ratio {ratio} removes no expert: layers have {counts(facts)}"
-            + (f" and keep a multiple of {limit.unit}" if limit.unit > 1 else "")
-            + f". {way}."
-        )
-    if not fits(exact):
-        largest = _extreme(fits, leaving, largest=True)
-        useful = largest is not None and sum(leaving(Fraction(largest))) >= least
-        ways = [f"--ratio {largest} or less"] if useful else []
-        if limit.min_keep <= min(facts.num_experts):
-            ways.append(f"--keep {limit.min_keep} or more")
-        raise UsageError(
-            f"--ratio {ratio} removes too many: {facts.name} must keep {why(facts, limit)}. "
-            f"Use {', or '.join(ways) or '--allocation global'}."
-        )
-    return leave
-
-
-def _extreme(
-    holds: Callable[[Fraction], bool],
-    leaving: Callable[[Fraction], list[int]],
-    *,
-    largest: bool,
-) -> str | None:
-    """The largest (smallest) short decimal for which a monotone condition holds, or None."""
-
-    def search(digits: int) -> Fraction | None:
-        scale = 10**digits
-        low, high = 0, scale  # invariant: holds/fails at one end, fails/holds at the other
-        while high - low > 1:
-            middle = (low + high) // 2
-            if holds(Fraction(middle, scale)) == largest:
-                low = middle
-            else:
-                high = middle
-        found = low if largest else high
-        return Fraction(found, scale) if 0 < found < scale else None
-
-    best = search(_RATIO_DIGITS)
-    for digits in range(2, _RATIO_DIGITS + 1):
-        found = search(digits)
-        if found is not None and best is not None and leaving(found) == leaving(best):
-            return f"{float(found):.{digits}f}".rstrip("0")
-    return None
-
-
-def _whole_units(facts: ModelFacts, limit: Limits, wanted: int) -> int:
-    """Round down to units where every chunk is a whole one."""
-    if all(count % limit.unit == 0 for count in facts.num_experts):
-        return wanted - wanted % limit.unit
-    return wanted
-
-
-def _smallest_chunk(facts: ModelFacts, limit: Limits) -> int:
-    open_layers = [count for count in facts.num_experts if count > limit.min_keep]
-    return min(count % limit.unit or limit.unit for count in open_layers)
+    return Room.of(facts, constraints, multiple_of=multiple_of)

@@ -39,7 +39,7 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     the layer to a multiple of it) is worth the mean score of its experts. Means never fall within a
     layer, so taking the lowest chunk of all layers again and again removes the least total score
     that whole chunks of one size can. Equal chunks: the earlier layer goes first. What the budget
-    protects is worth infinitely much.
+    protects is worth infinitely much; what must leave a layer (``min_remove``) goes first.
 
     Args:
         score_LE: (L, E) float64, not NaN, comparable between layers; entries beyond a narrow
@@ -51,6 +51,7 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     """
     orders = leaving_orders(score_LE, budget)
     score_LE = _with_protected(score_LE, budget)
+    least_L = budget.min_remove or (0,) * len(orders)
     worth: list[Array] = []
     size: list[Array] = []
     for row, (count, limit) in enumerate(zip(budget.num_experts, budget.max_remove, strict=True)):
@@ -61,7 +62,10 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
         if ends.size:
             means = np.add.reduceat(ordered_E[: ends[-1]], starts) / sizes
             # Rounding may let the mean of equal scores fall by a last bit; order must not follow.
-            worth.append(np.maximum.accumulate(means))
+            means = np.maximum.accumulate(means)
+            # What must leave goes first, whatever it is worth.
+            means[: np.count_nonzero(ends <= least_L[row])] = -np.inf
+            worth.append(means)
         size.append(sizes)
     layer = np.repeat(np.arange(len(size)), [sizes.size for sizes in size])
     all_size = np.concatenate(size)

@@ -6,6 +6,7 @@ L MoE layers, E routed experts of a layer.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeprune.core.facts import ModelFacts
@@ -53,6 +54,32 @@ def limits(facts: ModelFacts, *, multiple_of: int = 1) -> Limits:
     per_group = max(MIN_PER_GROUP, -(-facts.top_k // facts.top_groups))
     floor = max(facts.top_k, groups * per_group)
     return Limits(min_keep=round_up(floor, unit), unit=unit)
+
+
+def row_floors(
+    facts: ModelFacts, limit: Limits, protected: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """The fewest experts that each row may keep if it loses any.
+
+    Groups lose the same number, so a row keeps as many of every group as the group that protects
+    most.
+
+    Args:
+        facts: the model.
+        limit: its floors.
+        protected: (L,) ids that never leave, or (): none.
+
+    Returns:
+        (L,) multiples of the unit; one that reaches the row's experts: nothing can leave it.
+    """
+    groups = facts.num_groups
+    floors = []
+    for count, ids in zip(facts.num_experts, protected or ((),) * facts.num_layers, strict=True):
+        kept_G = [0] * groups
+        for expert in set(ids):
+            kept_G[expert * groups // count] += 1
+        floors.append(round_up(max(limit.min_keep, groups * max(kept_G)), limit.unit))
+    return tuple(floors)
 
 
 def round_up(value: int, unit: int) -> int:
