@@ -55,6 +55,7 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
         worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))
         rows = [["  domain", "router mass removed"]]
         rows += [[f"  {name}", f"{loss:.2%}"] for name, loss in worst_first]
+        lines += _signal(plan, rows)
         lines.append(table(rows))
     if "entropy_ratio" in plan.routing:
         lines.append(
@@ -62,6 +63,7 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
             f"{plan.routing['regime']}"
         )
     lines += _stability(plan)
+    lines += _unseen(plan)
     if "bytes_before" in plan.size:
         before, after = plan.size["bytes_before"], plan.size["bytes_after"]
         lines.append(f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)")
@@ -80,3 +82,26 @@ def _stability(plan: PrunePlan) -> list[str]:
         return ["stability: not known, a domain has too few documents to be halved"]
     low = "" if jaccard >= _STABLE else ": calibrate on more and longer text"
     return [f"stability: two halves of the text agree on {jaccard:.0%} of what leaves{low}"]
+
+
+def _signal(plan: PrunePlan, rows: list[list[str]]) -> list[str]:
+    """The losses by a signal other than router mass: a line, and a column of the table."""
+    signal = plan.details.get("signal")
+    if not signal:
+        return []
+    name, loss = signal["name"], signal["domain_loss"]
+    rows[0].append(f"{name} removed")
+    for row in rows[1:]:
+        row.append(f"{loss[row[0].strip()]:.2%}")
+    worst = signal["worst_domain"]
+    return [f"by its signal {name}, {worst} loses most: {loss[worst]:.2%}"]
+
+
+def _unseen(plan: PrunePlan) -> list[str]:
+    if "unseen" not in plan.details:
+        return []
+    idle = plan.details["unseen"]
+    total = sum(plan.num_experts)
+    alone = sorted(idle["domains"].items(), key=lambda item: (-item[1], item[0]))
+    by_domain = ", ".join(f"{name} {count}" for name, count in alone)
+    return [f"experts that saw no token: {idle['experts']} of {total}; by domain: {by_domain}"]

@@ -160,10 +160,11 @@ def domain_loss(mass_DLE: Array, keep_LE: Mask) -> Array:
         keep_LE: (L, E) bool, True = the expert stays.
 
     Returns:
-        (D,) float64 in [0, 1].
+        (D,) float64 in [0, 1]; a domain of zeros, as norms of dead experts give, has 0 to lose.
     """
     removed_D = np.where(keep_LE, 0.0, mass_DLE).sum(axis=(1, 2))
-    return np.asarray(removed_D / mass_DLE.sum(axis=(1, 2)))
+    all_D = mass_DLE.sum(axis=(1, 2))
+    return np.asarray(np.divide(removed_D, all_D, out=np.zeros(all_D.shape), where=all_D > 0))
 
 
 def jaccard(removed_LE: Mask, other_LE: Mask) -> float:

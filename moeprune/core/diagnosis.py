@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from moeprune.core.pooling import DomainWeights, pool
-from moeprune.core.rows import row_name
 from moeprune.core.stats import Array, CalibrationStats
 
 OVER_DISPERSED = "over-dispersed"
@@ -19,8 +18,6 @@ STANDARD = "standard"
 
 # H̄ > 0.85 · log2 E: the practical diagnostic of MESA, section 3.1.
 _OVER_DISPERSED_ABOVE = 0.85
-# A layer with more unseen experts than this share was calibrated on too little text.
-_UNSEEN_SHARE = 0.05
 _DIGITS = 12  # of numbers in a plan: the last bits of a sum depend on the machine
 
 
@@ -66,23 +63,4 @@ def shard_warnings(stats: CalibrationStats) -> list[str]:
         "measured: add the others with 'moeprune merge' and plan again."
         for domain in stats.domains
         if sum(Fraction(1, n) for _, n in domain.shards) != 1
-    ]
-
-
-def unseen_warnings(stats: CalibrationStats) -> list[str]:
-    """One line if experts saw no token at all in more than a few places of a layer, else none."""
-    count_LE = np.sum([domain.total("count") for domain in stats.domains], axis=0)
-    unseen, thin = 0, []
-    for row, experts in enumerate(stats.model.num_experts):
-        idle = int(np.count_nonzero(count_LE[row, :experts] == 0))
-        unseen += idle
-        if idle > _UNSEEN_SHARE * experts:
-            thin.append(row_name(*stats.model.rows[row]).removeprefix("layer "))
-    if not thin:
-        return []
-    total = sum(stats.model.num_experts)
-    shown = ", ".join(thin[:5]) + (", …" if len(thin) > 5 else "")
-    return [
-        f"{unseen} of {total} experts saw no token (more than {_UNSEEN_SHARE:.0%} of layer "
-        f"{shown}): calibrate on more text before trusting which of them leave."
     ]

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from moeprune.core.choice import Outcome, domain_loss
-from moeprune.core.diagnosis import STANDARD, shard_warnings, unseen_warnings
+from moeprune.core.choice import Mask, Outcome, domain_loss
+from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
-from moeprune.core.pooling import domain_mass_DLE
-from moeprune.core.stats import CalibrationStats
+from moeprune.core.pooling import DomainWeights, domain_mass_DLE
+from moeprune.core.stats import Array, CalibrationStats
+from moeprune.core.unseen import unseen, unseen_warnings
 
 DIGITS = 12  # the last bits of a sum depend on the machine; a plan should not
 
@@ -22,19 +23,33 @@ def describe(
     *,
     routing: Mapping[str, Any],
     method: str,
+    domain_weights: DomainWeights = None,
+    signal: tuple[str, Array] | None = None,
     **known: Any,
 ) -> PrunePlan:
-    """The plan of a choice of experts, with what it costs."""
+    """The plan of a choice of experts, with what it costs.
+
+    Args:
+        stats: what calibration measured.
+        outcome: the choice.
+        routing: the plan's entry of that name.
+        method: by which it was made.
+        domain_weights: what pooled scores were made with.
+        signal: the criterion by which losses were weighed, where that is not router mass, and
+            (D, L, E) what it says of each domain.
+        **known: further entries of the plan.
+    """
     model, keep_LE = stats.model, outcome.keep_LE
-    loss_D = domain_loss(domain_mass_DLE(stats), keep_LE)
-    worst = int(np.argmax(loss_D))
-    loss = {
-        domain.name: round(float(share), DIGITS)
-        for domain, share in zip(stats.domains, loss_D, strict=True)
-    }
+    losses = _losses(stats, domain_mass_DLE(stats), keep_LE)
+    details = dict(outcome.details)
+    if signal is not None:
+        name, worth_DLE = signal
+        details["signal"] = {"name": name, **_losses(stats, worth_DLE, keep_LE)}
+    if idle := unseen(stats, domain_weights=domain_weights):
+        details["unseen"] = idle
     leave_L = np.array(model.num_experts) - keep_LE.sum(axis=1)
     freed = sum(int(leave) * size for leave, size in zip(leave_L, model.expert_bytes, strict=True))
-    warnings = [*shard_warnings(stats), *unseen_warnings(stats)]
+    warnings = [*shard_warnings(stats), *unseen_warnings(stats, domain_weights=domain_weights)]
     if method == "mesa" and routing["regime"] == STANDARD:
         warnings.append(
             f"the routing is not over-dispersed (entropy ratio {routing['entropy_ratio']:.2f}, "
@@ -53,12 +68,25 @@ def describe(
         num_experts=model.num_experts,
         keep=tuple(tuple(int(e) for e in np.flatnonzero(keep_E)) for keep_E in keep_LE),
         method=method,
-        domain_loss=loss,
-        worst_domain=stats.domains[worst].name,
-        worst_domain_loss=loss[stats.domains[worst].name],
+        **losses,
         routing=routing,
         size={"bytes_before": model.total_bytes, "bytes_after": model.total_bytes - freed},
         warnings=tuple(warnings),
-        details=dict(outcome.details),
+        details=details,
         **known,
     )
+
+
+def _losses(stats: CalibrationStats, worth_DLE: Array, keep_LE: Mask) -> dict[str, Any]:
+    """What each domain loses, by name, and the domain that loses most."""
+    loss_D = domain_loss(worth_DLE, keep_LE)
+    worst = int(np.argmax(loss_D))
+    loss = {
+        domain.name: round(float(share), DIGITS)
+        for domain, share in zip(stats.domains, loss_D, strict=True)
+    }
+    return {
+        "domain_loss": loss,
+        "worst_domain": stats.domains[worst].name,
+        "worst_domain_loss": loss[stats.domains[worst].name],
+    }

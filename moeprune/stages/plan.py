@@ -14,7 +14,7 @@ from moeprune.artefact import sha256_file
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Outcome
 from moeprune.core.diagnosis import routing
-from moeprune.core.methods import DOMAINS, ROWS
+from moeprune.core.methods import DOMAINS, MASS, ROWS, SIGNAL
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights, row_norm
@@ -113,11 +113,14 @@ def plan(
     if domain_weights is not None:
         options["domain_weights"] = _plain(domain_weights)
     outcome = choose(None)
+    own_signal = chosen.option == SIGNAL and chosen.criterion != MASS
     made = describe(
         stats,
         outcome,
         stats_sha256=sha256,
         method=method,
+        domain_weights=domain_weights,
+        signal=(chosen.criterion, scorer.by_domain()) if own_signal else None,
         criterion=chosen.criterion,
         allocation=allocation,
         options={**options, **scoring, **allocating},

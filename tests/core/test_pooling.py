@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import synthetic
 
-from moeprune.core.diagnosis import routing, shard_warnings, unseen_warnings
+from moeprune.core.diagnosis import routing, shard_warnings
 from moeprune.core.pooling import domain_mass_DLE, pool, weights_D
 from moeprune.core.stats import DomainStats
 from moeprune.errors import StatsError, UsageError
@@ -135,20 +135,6 @@ def test_a_layer_of_one_expert_has_no_entropy_ratio():
     found = routing(stats)
     assert found["entropy_ratio_by_layer"][0] is None
     assert found["entropy_ratio"] == pytest.approx(found["entropy_ratio_by_layer"][1], abs=1e-6)
-
-
-def test_unseen_experts_are_told():
-    stats = synthetic.stats(synthetic.facts([20, 20], layer_ids=[3, 9]), tokens_F=(60, 60, 60, 60))
-    for domain in stats.domains:
-        domain.arrays["count"][:] = 1
-    assert unseen_warnings(stats) == []
-    for domain in stats.domains:
-        domain.arrays["count"][:, 0, :1] = 0  # 5 %: not more than that
-    assert unseen_warnings(stats) == []
-    for domain in stats.domains:
-        domain.arrays["count"][:, 1, :2] = 0
-    (line,) = unseen_warnings(stats)
-    assert line.startswith("3 of 40 experts saw no token (more than 5% of layer 9)")
 
 
 @pytest.mark.parametrize(
