@@ -58,6 +58,28 @@ def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
     )
 
 
+def decoder_layers(model: nn.Module, layout: MoeLayout) -> tuple[nn.Module, ...]:
+    """Every layer, dense ones too, of the stack that holds the MoE layers; number i is layer i.
+
+    Raises:
+        UnsupportedModelError: the MoE layers are not all in one stack, or not found at all.
+    """
+    paths = {id(module): name for name, module in model.named_modules()}
+    stacks = set()
+    for layer in moe_layers(model, layout):
+        found = re.match(
+            rf"((?:.*?\.)?(?:layers|blocks))\.{layer.layer}\.", paths[id(layer.experts)]
+        )
+        assert found is not None  # moe_layers looks for nothing else
+        stacks.add(found[1])
+    if len(stacks) != 1:
+        raise UnsupportedModelError(
+            f"the MoE layers of family {layout.model_type} lie in {len(stacks)} stacks of layers "
+            f"({', '.join(sorted(stacks))}), expected one."
+        )
+    return tuple(model.get_submodule(stacks.pop()).children())
+
+
 def _named(layout: MoeLayout) -> Iterator[tuple[int, str, str]]:
     """Layer, and names of its experts and router modules, for each row."""
     main = (layout.experts_module, layout.router_module)
