@@ -27,6 +27,45 @@ def bytes_after(facts: ModelFacts, keep_LE: Mask) -> int:
     return facts.total_bytes - freed
 
 
+def budget_for(
+    facts: ModelFacts,
+    *,
+    ratio: float | None,
+    keep: int | None,
+    max_bytes: int | None,
+    allocation: str,
+    multiple_of: int,
+    constraints: Constraints,
+    choose: Callable[[Budget], Mask],
+) -> Budget:
+    """The budget for a ratio, a count to keep or a size: see :meth:`Budget.of` and below.
+
+    Raises:
+        UsageError: no such budget, or more than one of the three.
+    """
+    if max_bytes is None:
+        return Budget.of(
+            facts,
+            ratio=ratio,
+            keep=keep,
+            allocation=allocation,
+            multiple_of=multiple_of,
+            constraints=constraints,
+        )
+    if (ratio, keep) != (None, None):
+        raise UsageError(
+            f"--max-bytes {max_bytes} takes the place of --ratio and --keep: give one of the three."
+        )
+    return fitting_budget(
+        facts,
+        max_bytes,
+        allocation=allocation,
+        multiple_of=multiple_of,
+        constraints=constraints,
+        choose=choose,
+    )
+
+
 def fitting_budget(
     facts: ModelFacts,
     max_bytes: int,

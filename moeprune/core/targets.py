@@ -76,11 +76,11 @@ PADDABLE = frozenset(
 )
 
 
-def check_target(target: str, facts: ModelFacts, counts: Sequence[int]) -> str | None:
+def check_target(target: str | None, facts: ModelFacts, counts: Sequence[int]) -> str | None:
     """Check a plan against a runtime.
 
     Args:
-        target: one of ``TARGETS``, or ``"any"``: all of them.
+        target: one of ``TARGETS``, ``"any"``: all of them, or None: none in particular.
         facts: the model.
         counts: (L,) experts that the layers keep.
 
@@ -90,9 +90,8 @@ def check_target(target: str, facts: ModelFacts, counts: Sequence[int]) -> str |
     Raises:
         UsageError: the runtime could not load the pruned model; the message says why.
     """
-    known(target, (*TARGETS, ANY), kind="target")
     widest, least = max(counts), min(counts)
-    for name in TARGETS if target == ANY else (target,):
+    for name in _named(target):
         limit = TARGETS[name]
         if least < facts.top_k:
             raise UsageError(
@@ -122,7 +121,7 @@ def check_target(target: str, facts: ModelFacts, counts: Sequence[int]) -> str |
             )
     if widest == least:
         return None
-    if target == "transformers":
+    if target in (None, "transformers"):
         return (
             "layers keep different numbers of experts: export with --per-layer (loads with "
             "trust_remote_code=True)" + (" or with --pad." if _paddable(facts) else ".")
@@ -131,6 +130,13 @@ def check_target(target: str, facts: ModelFacts, counts: Sequence[int]) -> str |
         f"layers keep different numbers of experts: for {target}, export with --pad, which fills "
         f"every layer up to {widest}."
     )
+
+
+def _named(target: str | None) -> tuple[str, ...]:
+    if target is None:
+        return ()
+    known(target, (*TARGETS, ANY), kind="target")
+    return tuple(TARGETS) if target == ANY else (target,)
 
 
 def _paddable(facts: ModelFacts) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +15,17 @@ from moeprune.artefact import sha256_file
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Outcome
 from moeprune.core.diagnosis import routing
+from moeprune.core.fitting import budget_for
 from moeprune.core.methods import DOMAINS, MASS, ROWS, SIGNAL
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights, row_norm
+from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.targets import ANY, TARGETS, check_target
 from moeprune.errors import UsageError
 from moeprune.plugins import known
+from moeprune.stages.constrained import constraints_for
 from moeprune.stages.described import describe
 from moeprune.stages.scoring import Scorer
 from moeprune.stages.stability import stability
@@ -34,10 +38,15 @@ def plan(
     method: str = "mesa",
     ratio: float | None = None,
     keep: int | None = None,
+    max_bytes: str | int | None = None,
     allocation: str | None = None,
     criterion: str | None = None,
     signal: str | None = None,
     multiple_of: int = 1,
+    keep_layers: Iterable[int] | None = None,
+    layer_keep: Mapping[int, int] | None = None,
+    protect_super_experts: bool = False,
+    must_keep: str | Path | Mapping[Any, Any] | None = None,
     domain_weights: DomainWeights = None,
     seed: int | None = None,
     steps: int | None = None,
@@ -52,11 +61,18 @@ def plan(
         output: where to write ``plan.json``; None = nowhere.
         method: see ``core.methods.METHODS``.
         ratio: share of the routed experts to remove; or
-        keep: experts to keep in every layer (``global``: on average).
+        keep: experts to keep in every layer (``global``: on average); or
+        max_bytes: the most that the model may take, e.g. ``"40GB"``: the largest one that fits.
         allocation: ``"uniform"`` or ``"global"``; None = the method's own.
         criterion: another criterion for a method that only ranks; None = the method's own.
         signal: another criterion by which ``mesa`` weighs what a domain loses; None = router mass.
         multiple_of: kept counts must be a multiple of this.
+        keep_layers: layers that are never pruned, by the ids that ``inspect`` shows; -1 is the last
+            MoE layer. ``ratio`` and ``keep`` speak of the other layers.
+        layer_keep: layer -> experts that it keeps; ``ratio`` and ``keep`` speak of the others.
+        protect_super_experts: keep those of :func:`moeprune.core.super_experts.super_experts`.
+        must_keep: layer -> ids of experts that stay, or a JSON file of that; see
+            :func:`moeprune.core.must_keep.must_keep_rows`.
         domain_weights: ``{"math": 2.0}``, ``"tokens"``, or None: every domain weighs the same.
         seed: of the criterion ``random``; None = 0.
         steps: plans that ``mesa`` looks at; None = 20.
@@ -85,12 +101,17 @@ def plan(
     given = {"seed": seed, "steps": steps, "boost": boost, "decay": decay}
     scoring, allocating = _options(method, given, criterion_module, allocator)
     allocation = chosen.allocation if allocation is None else allocation
-    budget = Budget.of(
-        stats.model, ratio=ratio, keep=keep, allocation=allocation, multiple_of=multiple_of
+    limits = constraints_for(
+        stats,
+        keep_layers=keep_layers,
+        layer_keep=layer_keep,
+        protect_super_experts=protect_super_experts,
+        must_keep=must_keep,
     )
     scorer = Scorer(stats, chosen.criterion, options=scoring, domain_weights=domain_weights)
 
-    def choose(folds: Sequence[int] | None) -> Outcome:
+    @functools.cache  # looking for the size that fits may have asked already
+    def choose(budget: Budget, folds: tuple[int, ...] | None) -> Outcome:
         if chosen.pooling == DOMAINS:
             score_LE = scorer.averaged(folds=folds)
         else:
@@ -103,20 +124,33 @@ def plan(
         )
         return outcome
 
+    most = None if max_bytes is None else parse_bytes(max_bytes, option="--max-bytes")
+    budget = budget_for(
+        stats.model,
+        ratio=ratio,
+        keep=keep,
+        max_bytes=most,
+        allocation=allocation,
+        multiple_of=multiple_of,
+        constraints=limits.constraints,
+        choose=lambda budget: choose(budget, None).keep_LE,
+    )
     asked: dict[str, Any] = {
         "ratio": ratio,
         "keep": keep,
+        "max_bytes": most,
         "multiple_of": multiple_of,
         "target": target,
     }
     options = {key: value for key, value in asked.items() if value is not None}
     if domain_weights is not None:
         options["domain_weights"] = _plain(domain_weights)
-    outcome = choose(None)
+    options |= limits.options
+    outcome = choose(budget, None)
     own_signal = chosen.option == SIGNAL and chosen.criterion != MASS
     made = describe(
         stats,
-        outcome,
+        replace(outcome, details={**outcome.details, **limits.details}),
         stats_sha256=sha256,
         method=method,
         domain_weights=domain_weights,
@@ -125,11 +159,11 @@ def plan(
         allocation=allocation,
         options={**options, **scoring, **allocating},
         routing=routing(stats, domain_weights=domain_weights),
-        stability=stability(stats, lambda folds: choose(folds).keep_LE),
+        stability=stability(stats, lambda folds: choose(budget, folds).keep_LE),
     )
-    if target is not None:
-        warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
-        made = replace(made, warnings=made.warnings + ((warning,) if warning else ()))
+    warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
+    if warning is not None:
+        made = replace(made, warnings=(*made.warnings, warning))
     if output is not None:
         made.save(Path(output))
     return made
