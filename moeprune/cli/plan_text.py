@@ -92,7 +92,7 @@ def _signal(plan: PrunePlan, rows: list[list[str]]) -> list[str]:
     name, loss = signal["name"], signal["domain_loss"]
     rows[0].append(f"{name} removed")
     for row in rows[1:]:
-        row.append(f"{loss[row[0].strip()]:.2%}")
+        row.append(f"{loss[row[0].removeprefix('  ')]:.2%}")
     worst = signal["worst_domain"]
     return [f"by its signal {name}, {worst} loses most: {loss[worst]:.2%}"]
 
