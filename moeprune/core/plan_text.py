@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moeprune.artefact import Json, check_schema, encodable
+from moeprune.core.plan_details import check_details
 from moeprune.core.rows import rows_of
 from moeprune.errors import PlanError
 
@@ -123,6 +124,7 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
             values[key] = _number(body[key], key, path)
     for name, loss in values.get("domain_loss", {}).items():
         _number(loss, f"domain_loss.{name}", path)
+    check_details(values.get("details", {}), values.get("domain_loss", {}), path)
     if body.get("stats") is not None:
         values["stats_sha256"] = _get(body, "stats", str, path)
     for key in ("reasons", "warnings"):

@@ -1,0 +1,56 @@
+"""The details of a plan that moeprune reads again: checked, since a person may have edited them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moeprune.errors import PlanError
+
+
+def check_details(details: Mapping[str, Any], domains: Iterable[str], path: object) -> None:
+    """Check the entries ``signal`` and ``unseen``, where a plan has them.
+
+    Args:
+        details: the plan's.
+        domains: those that it states losses of.
+        path: of the plan, for messages.
+
+    Raises:
+        PlanError: an entry of another form; take it out, or plan again.
+    """
+    if "signal" in details:
+        signal = _entries(details["signal"], "signal", path)
+        losses = _entries(signal.get("domain_loss"), "signal.domain_loss", path)
+        good = isinstance(signal.get("name"), str) and all(map(_share, losses.values()))
+        good = good and set(losses) == set(domains) and signal.get("worst_domain") in [*losses]
+        if not (good and _share(signal.get("worst_domain_loss"))):
+            raise _malformed("signal", path)
+    if "unseen" in details:
+        unseen = _entries(details["unseen"], "unseen", path)
+        layers = _entries(unseen.get("layers"), "unseen.layers", path)
+        counts = _entries(unseen.get("domains"), "unseen.domains", path)
+        good = all(type(ids) is list and all(map(_count, ids)) for ids in layers.values())
+        if not (good and all(map(_count, (unseen.get("experts"), *counts.values())))):
+            raise _malformed("unseen", path)
+
+
+def _share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _entries(value: Any, name: str, path: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _malformed(name, path)
+    return value
+
+
+def _malformed(name: str, path: object) -> PlanError:
+    return PlanError(
+        f"{path}: details.{name} is not what moeprune wrote there; undo the edit, or take the "
+        f"entry {name.partition('.')[0]} out."
+    )
