@@ -111,7 +111,7 @@ class Problem:
         )
 
     def slices_L(self, cost_BS: Array) -> tuple[Array, tuple[int, int, int, float] | None]:
-        """How many of each block leave, (L,), given sorted costs; and the chunk that leaves in part.
+        """How many of each block leave, (L,), by sorted costs; and the chunk that leaves in part.
 
         Returns:
             Whole slices of every layer, and (layer, start, end, share) or None.

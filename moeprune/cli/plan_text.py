@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from moeprune.errors import UsageError
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan
 
+_MOST_DIGITS = 5
+_CONSTRAINTS = {"keep_layers", "layer_keep", "protect_super_experts", "must_keep"}
 _STABLE = 0.8  # docs/concepts.md: below, too much of a plan is chance
 
 
@@ -51,7 +54,7 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
         f"{sum(plan.num_experts)} experts, {each}"
     ]
     if plan.worst_domain is not None and plan.worst_domain_loss is not None:
-        lines.append(f"worst domain {plan.worst_domain} loses {plan.worst_domain_loss:.2%}")
+        lines.append(_worst(plan, plan.worst_domain_loss))
         worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))
         rows = [["  domain", "router mass removed"]]
         rows += [[f"  {name}", f"{loss:.2%}"] for name, loss in worst_first]
@@ -70,6 +73,26 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines.append(f"written to {path}")
     return "\n".join(lines)
+
+
+def _worst(plan: PrunePlan, loss: float) -> str:
+    """What the worst domain loses, and the least that it could: as many digits as tell them apart.
+
+    The bound is rounded down, so that it claims no more than is proven.
+    """
+    if plan.lower_bound is None:
+        return f"worst domain {plan.worst_domain} loses {loss:.2%}"
+    for digits in range(2, _MOST_DIGITS + 1):
+        scale = 10.0**digits
+        low = math.floor(plan.lower_bound * 100 * scale) / scale
+        if low < math.floor(loss * 100 * scale) / scale:
+            break
+    kind = "uniform plan" if plan.allocation == "uniform" else "plan"
+    under = " under the same constraints" if _CONSTRAINTS & set(plan.options) else ""
+    return (
+        f"worst domain {plan.worst_domain} loses {loss * 100:.{digits}f}%, no {kind} of this size"
+        f"{under} can lose less than {low:.{digits}f}%"
+    )
 
 
 def _stability(plan: PrunePlan) -> list[str]:

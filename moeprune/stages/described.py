@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from moeprune.allocators._bound import lower_bound
+from moeprune.core.budget import Budget
 from moeprune.core.choice import Mask, Outcome, domain_loss
 from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
@@ -21,6 +23,7 @@ def describe(
     stats: CalibrationStats,
     outcome: Outcome,
     *,
+    budget: Budget,
     routing: Mapping[str, Any],
     method: str,
     domain_weights: DomainWeights = None,
@@ -32,6 +35,8 @@ def describe(
     Args:
         stats: what calibration measured.
         outcome: the choice.
+        budget: what it was chosen under; the lower bound is that of all plans under it that remove
+            as many experts. For counts that a search found, the global budget.
         routing: the plan's entry of that name.
         method: by which it was made.
         domain_weights: what pooled scores were made with.
@@ -40,7 +45,8 @@ def describe(
         **known: further entries of the plan.
     """
     model, keep_LE = stats.model, outcome.keep_LE
-    losses = _losses(stats, domain_mass_DLE(stats), keep_LE)
+    mass_DLE = domain_mass_DLE(stats)
+    losses = _losses(stats, mass_DLE, keep_LE)
     details = dict(outcome.details)
     if signal is not None:
         name, worth_DLE = signal
@@ -69,6 +75,7 @@ def describe(
         keep=tuple(tuple(int(e) for e in np.flatnonzero(keep_E)) for keep_E in keep_LE),
         method=method,
         **losses,
+        lower_bound=lower_bound(mass_DLE, budget, total=int(leave_L.sum())),
         routing=routing,
         size={"bytes_before": model.total_bytes, "bytes_after": model.total_bytes - freed},
         warnings=tuple(warnings),

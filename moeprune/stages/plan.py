@@ -151,6 +151,7 @@ def plan(
     made = describe(
         stats,
         replace(outcome, details={**outcome.details, **limits.details}),
+        budget=budget,
         stats_sha256=sha256,
         method=method,
         domain_weights=domain_weights,

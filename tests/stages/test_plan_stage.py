@@ -62,6 +62,7 @@ def test_losses_are_what_the_stats_say(method, allocation, stats):
         assert plan.domain_loss[domain.name] == pytest.approx(gone / whole, abs=1e-11)
     assert plan.worst_domain_loss == max(plan.domain_loss.values())
     assert plan.domain_loss[plan.worst_domain] == plan.worst_domain_loss
+    assert 0 < plan.lower_bound <= plan.worst_domain_loss
 
 
 @pytest.mark.parametrize("seed", range(6))
