@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.text import size, table
+from moeprune.core.methods import AUTO
 from moeprune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,10 +50,12 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
     count = plan.uniform_count
     kept = sum(len(ids) for ids in plan.keep)
     each = f"{count} in each layer" if count else "a different number in each layer"
+    by = "auto chose " if plan.options.get("method") == AUTO else ""
     lines = [
-        f"{plan.method} ({plan.criterion}, {plan.allocation}): keeps {kept} of "
+        f"{by}{plan.method} ({plan.criterion}, {plan.allocation}): keeps {kept} of "
         f"{sum(plan.num_experts)} experts, {each}"
     ]
+    lines += [f"why: {reason}" for reason in plan.reasons]
     if plan.worst_domain is not None and plan.worst_domain_loss is not None:
         lines.append(_worst(plan, plan.worst_domain_loss))
         worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))

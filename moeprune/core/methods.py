@@ -35,6 +35,7 @@ class Method:
 CRITERION = "criterion"
 SIGNAL = "signal"
 
+AUTO = "auto"  # chooses among the others once the stats are read: core/verdict.py
 MASS = "mass"  # the router mass of the MESA paper: what domain losses are stated in
 RANDOM = "random"
 
@@ -49,6 +50,9 @@ POOLINGS: Mapping[str, str] = {
 
 # Uniform is the default of every method, because any runtime loads the checkpoint it gives.
 METHODS: Mapping[str, Method] = {
+    AUTO: Method(
+        MASS, "mesa", "uniform", ROWS, "", "mesa or reap, by what the stats say; the plan says why"
+    ),
     "domain-reap": Method(
         "reap",
         "rank",
@@ -96,6 +100,8 @@ def method(name: str, *, criterion: str | None = None, signal: str | None = None
 
 
 def _takes(found: Method) -> str:
+    if found is METHODS[AUTO]:
+        return "which weighs mass against reap itself"
     own = f"which goes by {found.criterion}"
     return f"{own} or another --{found.option}" if found.option else f"{own} alone"
 

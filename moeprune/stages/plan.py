@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from moeprune import allocators, criteria, plugins
 from moeprune.artefact import sha256_file
 from moeprune.core.budget import Budget
-from moeprune.core.choice import Outcome
 from moeprune.core.diagnosis import routing
 from moeprune.core.fitting import budget_for
-from moeprune.core.methods import DOMAINS, MASS, ROWS, SIGNAL
+from moeprune.core.methods import AUTO, MASS, SIGNAL
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
-from moeprune.core.pooling import DomainWeights, row_norm
+from moeprune.core.pooling import DomainWeights
 from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.targets import ANY, TARGETS, check_target
 from moeprune.errors import UsageError
 from moeprune.plugins import known
+from moeprune.stages.auto import decide
+from moeprune.stages.choosing import Chooser
 from moeprune.stages.constrained import constraints_for
 from moeprune.stages.described import describe
-from moeprune.stages.scoring import Scorer
 from moeprune.stages.stability import stability
 
 
@@ -59,7 +55,8 @@ def plan(
     Args:
         stats: what calibration measured, or the file it wrote.
         output: where to write ``plan.json``; None = nowhere.
-        method: see ``core.methods.METHODS``.
+        method: see ``core.methods.METHODS``; the plan of ``"auto"`` states the method it chose,
+            and why.
         ratio: share of the routed experts to remove; or
         keep: experts to keep in every layer (``global``: on average); or
         max_bytes: the most that the model may take, e.g. ``"40GB"``: the largest one that fits.
@@ -96,10 +93,7 @@ def plan(
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
     chosen = find_method(method, criterion=criterion, signal=signal)
-    criterion_module = plugins.load(criteria, chosen.criterion)
-    allocator = plugins.load(allocators, chosen.allocator)
     given = {"seed": seed, "steps": steps, "boost": boost, "decay": decay}
-    scoring, allocating = _options(method, given, criterion_module, allocator)
     allocation = chosen.allocation if allocation is None else allocation
     limits = constraints_for(
         stats,
@@ -108,33 +102,28 @@ def plan(
         protect_super_experts=protect_super_experts,
         must_keep=must_keep,
     )
-    scorer = Scorer(stats, chosen.criterion, options=scoring, domain_weights=domain_weights)
-
-    @functools.cache  # looking for the size that fits may have asked already
-    def choose(budget: Budget, folds: tuple[int, ...] | None) -> Outcome:
-        if chosen.pooling == DOMAINS:
-            score_LE = scorer.averaged(folds=folds)
-        else:
-            score_LE = scorer.pooled(folds=folds)
-        if chosen.pooling == ROWS:
-            score_LE = row_norm(score_LE)
-        worth_DLE = scorer.by_domain(folds=folds)
-        outcome: Outcome = allocator.allocate(
-            score_LE, worth_DLE=worth_DLE, budget=budget, **allocating
-        )
-        return outcome
-
     most = None if max_bytes is None else parse_bytes(max_bytes, option="--max-bytes")
-    budget = budget_for(
-        stats.model,
-        ratio=ratio,
-        keep=keep,
-        max_bytes=most,
-        allocation=allocation,
-        multiple_of=multiple_of,
-        constraints=limits.constraints,
-        choose=lambda budget: choose(budget, None).keep_LE,
-    )
+
+    def fitted(choose: Chooser) -> Budget:
+        return budget_for(
+            stats.model,
+            ratio=ratio,
+            keep=keep,
+            max_bytes=most,
+            allocation=allocation,
+            multiple_of=multiple_of,
+            constraints=limits.constraints,
+            choose=lambda budget: choose(budget, None).keep_LE,
+        )
+
+    choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
+    budget = fitted(choose)
+    decision = None
+    if method == AUTO:
+        decision = decide(stats, budget=budget, given=given, domain_weights=domain_weights)
+        method, chosen = decision.method, find_method(decision.method)
+        choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
+        budget = fitted(choose)
     asked: dict[str, Any] = {
         "ratio": ratio,
         "keep": keep,
@@ -155,44 +144,21 @@ def plan(
         stats_sha256=sha256,
         method=method,
         domain_weights=domain_weights,
-        signal=(chosen.criterion, scorer.by_domain()) if own_signal else None,
+        signal=(chosen.criterion, choose.scorer.by_domain()) if own_signal else None,
         criterion=chosen.criterion,
         allocation=allocation,
-        options={**options, **scoring, **allocating},
+        options={**options, **choose.options},
         routing=routing(stats, domain_weights=domain_weights),
         stability=stability(stats, lambda folds: choose(budget, folds).keep_LE),
     )
+    if decision is not None:
+        made = decision.explain(made)
     warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
     if warning is not None:
         made = replace(made, warnings=(*made.warnings, warning))
     if output is not None:
         made.save(Path(output))
     return made
-
-
-def _options(
-    method: str, given: Mapping[str, Any], scorer: ModuleType, allocator: ModuleType
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keyword arguments of the criterion and of the allocator, defaults filled in."""
-    takes = (*scorer.OPTIONS, *allocator.OPTIONS)
-    for name, value in given.items():
-        if value is not None and name not in takes:
-            has = ", ".join(f"--{option}" for option in takes) or "no option of its own"
-            raise UsageError(
-                f"--{name} {value} does not go with --method {method}, which has {has}. "
-                f"Leave --{name} out."
-            )
-
-    def arguments(names: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
-        defaults = inspect.signature(function).parameters
-        return {
-            name: defaults[name].default if given[name] is None else given[name] for name in names
-        }
-
-    return (
-        arguments(scorer.OPTIONS, scorer.score),
-        arguments(allocator.OPTIONS, allocator.allocate),
-    )
 
 
 def _plain(domain_weights: Mapping[str, float] | str) -> str | dict[str, float]:

@@ -13,6 +13,13 @@ _SPLITS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 _DIGITS = 12  # the last bits of a mean depend on the machine
 
 
+def halves_of(
+    stats: CalibrationStats,
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The splits of the folds in two halves that both hold text of every domain."""
+    return [halves for halves in _SPLITS if _whole(stats, halves)]
+
+
 def stability(
     stats: CalibrationStats, choose: Callable[[Sequence[int] | None], Mask]
 ) -> dict[str, Any]:
@@ -20,7 +27,7 @@ def stability(
     real = real_LE(stats.model.num_experts)
     splits: list[float | None] = []
     for halves in _SPLITS:
-        if all(domain.num_tokens(folds=half) for domain in stats.domains for half in halves):
+        if _whole(stats, halves):
             one_LE, other_LE = (real & ~choose(half) for half in halves)
             splits.append(round(jaccard(one_LE, other_LE), _DIGITS))
         else:
@@ -28,3 +35,7 @@ def stability(
     measured = [overlap for overlap in splits if overlap is not None]
     mean = round(sum(measured) / len(measured), _DIGITS) if measured else None
     return {"jaccard": mean, "splits": splits}
+
+
+def _whole(stats: CalibrationStats, halves: Sequence[Sequence[int]]) -> bool:
+    return all(domain.num_tokens(folds=half) for domain in stats.domains for half in halves)

@@ -1,0 +1,105 @@
+"""A method at work: its criterion and its allocator on one set of stats, for any budget."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from moeprune import allocators, criteria, plugins
+from moeprune.core.budget import Budget
+from moeprune.core.choice import Outcome
+from moeprune.core.methods import DOMAINS, ROWS, Method
+from moeprune.core.pooling import DomainWeights, row_norm
+from moeprune.core.stats import CalibrationStats
+from moeprune.errors import UsageError
+from moeprune.stages.scoring import Scorer
+
+
+class Chooser:
+    """Chooses the experts that stay; of the same budget and folds only once.
+
+    Attributes:
+        options: of the criterion and the allocator, defaults filled in.
+        scorer: the criterion.
+    """
+
+    def __init__(
+        self,
+        stats: CalibrationStats,
+        name: str,
+        method: Method,
+        *,
+        given: Mapping[str, Any],
+        domain_weights: DomainWeights = None,
+    ) -> None:
+        """Check the options.
+
+        Args:
+            stats: the measurements.
+            name: what the method is called, for messages.
+            method: its parts.
+            given: options by name; None or not there = not given.
+            domain_weights: see :func:`moeprune.core.pooling.weights_D`.
+
+        Raises:
+            UsageError: an option that the method does not have.
+        """
+        self._allocator = plugins.load(allocators, method.allocator)
+        criterion = plugins.load(criteria, method.criterion)
+        scoring, self._allocating = _options(name, given, criterion, self._allocator)
+        self.options: dict[str, Any] = {**scoring, **self._allocating}
+        self.scorer = Scorer(
+            stats, method.criterion, options=scoring, domain_weights=domain_weights
+        )
+        self._pooling = method.pooling
+        self._chosen: dict[tuple[Budget, tuple[int, ...] | None], Outcome] = {}
+
+    def __call__(self, budget: Budget, folds: Sequence[int] | None) -> Outcome:
+        """The choice from all of the text, or from some folds of it."""
+        key = (budget, None if folds is None else tuple(folds))
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(budget, folds)
+        return self._chosen[key]
+
+    def _choose(self, budget: Budget, folds: Sequence[int] | None) -> Outcome:
+        if self._pooling == DOMAINS:
+            score_LE = self.scorer.averaged(folds=folds)
+        else:
+            score_LE = self.scorer.pooled(folds=folds)
+        if self._pooling == ROWS:
+            score_LE = row_norm(score_LE)
+        outcome: Outcome = self._allocator.allocate(
+            score_LE,
+            worth_DLE=self.scorer.by_domain(folds=folds),
+            budget=budget,
+            **self._allocating,
+        )
+        return outcome
+
+
+def _options(
+    method: str, given: Mapping[str, Any], scorer: ModuleType, allocator: ModuleType
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keyword arguments of the criterion and of the allocator, defaults filled in."""
+    takes = (*scorer.OPTIONS, *allocator.OPTIONS)
+    for name, value in given.items():
+        if value is not None and name not in takes:
+            has = ", ".join(f"--{option}" for option in takes) or "no option of its own"
+            raise UsageError(
+                f"--{name} {value} does not go with --method {method}, which has {has}. "
+                f"Leave --{name} out."
+            )
+
+    def arguments(names: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
+        defaults = inspect.signature(function).parameters
+        return {
+            name: defaults[name].default if given.get(name) is None else given[name]
+            for name in names
+        }
+
+    return (
+        arguments(scorer.OPTIONS, scorer.score),
+        arguments(allocator.OPTIONS, allocator.allocate),
+    )
