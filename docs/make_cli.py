@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from moeprune.cli.default_command import DefaultCommand
 from moeprune.cli.main import cli
 
 PAGE = Path(__file__).parent / "cli.md"
@@ -24,9 +25,14 @@ def page() -> str:
         "Made from `--help` by `python docs/make_cli.py`.",
         f"```\n{cli.get_help(context)}\n```",
     ]
+    commands = []
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         assert command is not None
+        commands.append((name, command))
+        if isinstance(command, DefaultCommand):
+            commands += [(f"{name} {other}", command.other(other)) for other in command.others]
+    for name, command in commands:
         inner = click.Context(
             command, info_name=name, parent=context, terminal_width=100, max_content_width=100
         )

@@ -1,8 +1,8 @@
 """moeprune: prune whole experts from Mixture-of-Experts language models.
 
-Every command is one call: ``moeprune.calibrate``, ``plan``, ``export``, ``verify``, ``push``,
-``inspect``, ``merge``, ``demo``. They are imported on first use, so that ``import moeprune`` is
-cheap.
+Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
+``push``, ``inspect``, ``merge``, ``demo``. They are imported on first use, so that
+``import moeprune`` is cheap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_STAGES = ("calibrate", "demo", "export", "inspect", "merge", "plan", "push", "verify")
+_STAGES = ("calibrate", "demo", "export", "inspect", "merge", "plan", "plans", "push", "verify")
 __all__ = ["__version__", *_STAGES]
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moeprune.stages.inspect import inspect
     from moeprune.stages.merge import merge
     from moeprune.stages.plan import plan
+    from moeprune.stages.plans import plans
     from moeprune.stages.push import push
     from moeprune.stages.verify import verify
 

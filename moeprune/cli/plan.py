@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from moeprune import criteria, plugins
+from moeprune.cli.default_command import DefaultCommand
 from moeprune.cli.options import json_option, output_option, say
 from moeprune.core.methods import METHODS
 
@@ -14,16 +16,29 @@ from moeprune.core.methods import METHODS
 CRITERIA = plugins.names(criteria)
 
 
-@click.command("plan")
+@click.command(
+    "plan",
+    cls=DefaultCommand,
+    others={"show": "moeprune.cli.plan_show", "diff": "moeprune.cli.plan_diff"},
+)
 @click.argument("stats", type=click.Path(path_type=Path), metavar="STATS")
 @output_option("the plan (plan.json)")
 @click.option("--method", default="mesa", show_default=True, help=f"One of: {', '.join(METHODS)}.")
 @click.option(
     "--ratio",
-    type=float,
-    help="Share of routed experts to remove, e.g. 0.25; rounded down to whole experts.",
+    "ratios",
+    metavar="R[,R…]",
+    help="Share of routed experts to remove, e.g. 0.25; rounded down to whole experts. Several, as "
+    "in 0.125,0.25,0.5, make a plan each: then -o is a name with {ratio} in it, or a folder "
+    "(plan-R.json in it); all are made before the first is written.",
 )
 @click.option("--keep", type=int, metavar="N", help="Instead: experts to keep in each layer.")
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    help="Instead: the largest model of at most SIZE, e.g. 40GB or 37GiB (what export --pad fills "
+    "up comes on top).",
+)
 @click.option(
     "--allocation",
     type=click.Choice(["uniform", "global"]),
@@ -49,6 +64,33 @@ CRITERIA = plugins.names(criteria)
     help="Keep a multiple of N experts in each layer (expert-parallel serving likes 8).",
 )
 @click.option(
+    "--keep-layers",
+    metavar="I[,I…]",
+    help="Never prune these layers: ids as inspect shows them; -1 is the last MoE layer, -2 the "
+    "one before. --ratio and --keep then speak of the other layers. Export needs --per-layer or "
+    "--pad.",
+)
+@click.option(
+    "--layer-keep",
+    multiple=True,
+    metavar="I=N",
+    help="Layer I keeps N experts, whatever --ratio says of the others. May be given several "
+    "times.",
+)
+@click.option(
+    "--protect-super-experts",
+    is_flag=True,
+    help="Never remove the few experts with outputs so large that models fall apart without them "
+    "(REAP's rule).",
+)
+@click.option(
+    "--must-keep",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Never remove the experts that a JSON file names: {"3": [0, 17], "5": [2]}, layer to '
+    "expert ids.",
+)
+@click.option(
     "--domain-weight",
     "domain_weights",
     multiple=True,
@@ -70,14 +112,29 @@ CRITERIA = plugins.names(criteria)
     "[default: not checked]",
 )
 @json_option
-def command(stats: Path, output: Path, as_json: bool, **options: object) -> None:
+def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
     """Decide which experts leave, from STATS alone: no model, no GPU, seconds.
 
     Prints what each domain loses (share of its router mass in the removed experts), worst first.
     """
-    from moeprune.cli.plan_text import parse_weights, plan_text
+    from moeprune.cli.plan_text import parse_weights, plan_text, plans_text
+    from moeprune.cli.plan_values import parse_layer_keep, parse_layers, parse_ratios
     from moeprune.stages.plan import plan
+    from moeprune.stages.plans import paths_for, plans
 
-    options["domain_weights"] = parse_weights(options["domain_weights"])  # type: ignore[arg-type]
-    made = plan(stats, output=output, **options)  # type: ignore[arg-type]
-    say(made.to_json(), plan_text(made, output), as_json=as_json)
+    options["domain_weights"] = parse_weights(options["domain_weights"])
+    options["keep_layers"] = parse_layers(options["keep_layers"])
+    options["layer_keep"] = parse_layer_keep(options["layer_keep"])
+    ratios = parse_ratios(options.pop("ratios"))
+    paths = paths_for(output, ratios)
+    if len(ratios) > 1:
+        several = plans(stats, ratios=ratios, output=output, **options)
+        result = [
+            {"output": str(path), "plan": made.to_json()}
+            for path, made in zip(paths, several, strict=True)
+        ]
+        say(result, plans_text(several, paths), as_json=as_json)
+        return
+    ratio = ratios[0] if ratios else None
+    made = plan(stats, output=paths[0], ratio=ratio, **options)
+    say(made.to_json(), plan_text(made, f"written to {paths[0]}"), as_json=as_json)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeprune.cli.constraint_text import constraint_lines
 from moeprune.cli.text import size, table
 from moeprune.core.methods import AUTO
-from moeprune.errors import UsageError
+from moeprune.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan
@@ -45,8 +46,8 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float] | str | None:
     return weights
 
 
-def plan_text(plan: PrunePlan, path: Path) -> str:
-    """What ``moeprune plan`` prints."""
+def plan_text(plan: PrunePlan, last: str) -> str:
+    """What ``moeprune plan`` and ``moeprune plan show`` print; ``last`` is the last line."""
     count = plan.uniform_count
     kept = sum(len(ids) for ids in plan.keep)
     each = f"{count} in each layer" if count else "a different number in each layer"
@@ -56,6 +57,7 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
         f"{sum(plan.num_experts)} experts, {each}"
     ]
     lines += [f"why: {reason}" for reason in plan.reasons]
+    lines += constraint_lines(plan)
     if plan.worst_domain is not None and plan.worst_domain_loss is not None:
         lines.append(_worst(plan, plan.worst_domain_loss))
         worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))
@@ -74,7 +76,50 @@ def plan_text(plan: PrunePlan, path: Path) -> str:
         before, after = plan.size["bytes_before"], plan.size["bytes_after"]
         lines.append(f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)")
     lines += [f"warning: {warning}" for warning in plan.warnings]
-    lines.append(f"written to {path}")
+    lines.append(last)
+    return "\n".join(lines)
+
+
+def shown_text(plan: PrunePlan, path: Path) -> str:
+    """What ``moeprune plan show`` prints of a file that a person may have edited.
+
+    Raises:
+        PlanError: an entry is not of the form that ``plan`` writes.
+    """
+    last = f"{plan.model_name}, fingerprint {plan.model_fingerprint[:12]}"
+    try:
+        return plan_text(plan.without_stale(), last)
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        raise PlanError(
+            f"{path}: an entry beside 'layers' is not of the form that 'moeprune plan' writes "
+            f"({problem}). Undo the edit, or take the entry out."
+        ) from problem
+
+
+def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
+    """What ``moeprune plan`` prints of several ratios."""
+    first = plans[0]
+    lines = [f"{first.method} ({first.criterion}, {first.allocation}), {len(plans)} plans"]
+    lines += constraint_lines(first)
+    rows = [["ratio", "keeps", "worst domain", "loses", "no plan less than", "agree", "size"]]
+    for plan in plans:
+        bound, agree = plan.lower_bound, plan.stability.get("jaccard")
+        rows.append(
+            [
+                str(plan.options["ratio"]),
+                f"{sum(map(len, plan.keep))} of {sum(plan.num_experts)}",
+                str(plan.worst_domain),
+                f"{plan.worst_domain_loss:.2%}",
+                "" if bound is None else f"{bound:.2%}",
+                "" if agree is None else f"{agree:.0%}",
+                size(plan.size["bytes_after"]),
+            ]
+        )
+    used = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    lines.append(table(list(zip(*used, strict=True))))
+    warnings = dict.fromkeys(warning for plan in plans for warning in plan.warnings)
+    lines += [f"warning: {warning}" for warning in warnings]
+    lines += [f"written to {path}" for path in paths]
     return "\n".join(lines)
 
 

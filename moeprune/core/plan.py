@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.artefact import read_json, write_bytes
-from moeprune.core import plan_text
+from moeprune.core import plan_edits, plan_text
 from moeprune.core.facts import ModelFacts
 from moeprune.core.plan_checks import check_row
 from moeprune.core.rows import check_rows, row_name, rows_of
@@ -50,6 +50,8 @@ class PrunePlan:
         routing: ``entropy_ratio`` and ``regime`` of the model, plain JSON values.
         size: ``bytes_before`` and ``bytes_after``.
         stability: ``jaccard``: how much of the plan other text would have chosen too.
+        kept_sha256: of the lists of kept experts that the figures are of; another one than of
+            ``keep``: the lists were edited, see :attr:`edited`.
         details: what the allocator has to say of its choice, plain JSON values.
         reasons: one line each: why this method, where moeprune chose it.
         warnings: one line each, for people.
@@ -77,6 +79,7 @@ class PrunePlan:
     routing: Mapping[str, Any] = field(default_factory=dict)
     size: Mapping[str, Any] = field(default_factory=dict)
     stability: Mapping[str, Any] = field(default_factory=dict)
+    kept_sha256: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -131,6 +134,15 @@ class PrunePlan:
         """Experts that every layer keeps, or None where layers keep different numbers."""
         counts = {len(ids) for ids in self.keep}
         return counts.pop() if len(counts) == 1 else None
+
+    @property
+    def edited(self) -> bool:
+        """Whether it states figures, and they are not of the experts that it keeps."""
+        return plan_edits.is_edited(self)
+
+    def without_stale(self) -> PrunePlan:
+        """The plan itself; if it was edited, without its figures and with a warning of that."""
+        return plan_edits.without_stale(self)
 
     def keep_mask_LE(self) -> NDArray[np.bool_]:
         """(L, E) bool, True = the expert stays; False beyond the experts of a narrow layer."""
@@ -187,9 +199,12 @@ class PrunePlan:
         """Rebuild and check a plan; ``path`` is named in messages.
 
         Raises:
-            PlanError: not a plan, or one that leaves a model that cannot run.
+            PlanError: not a plan, one that leaves a model that cannot run, or one that was edited
+                against its own options.
         """
-        return cls(**plan_text.from_json(body, path=path))
+        plan = cls(**plan_text.from_json(body, path=path))
+        plan_edits.check_promises(plan, path=path)
+        return plan
 
     @classmethod
     def load(cls, path: Path) -> PrunePlan:

@@ -54,11 +54,13 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
         "routing": dict(plan.routing),
         "size": dict(plan.size),
         "stability": dict(plan.stability),
+        "kept_sha256": plan.kept_sha256,
         "details": dict(plan.details),
         "reasons": list(plan.reasons),
         "warnings": list(plan.warnings),
     }
     optional = {"lower_bound": plan.lower_bound is None}
+    optional |= {"kept_sha256": plan.kept_sha256 is None}
     optional |= {"details": not plan.details, "reasons": not plan.reasons}
     return {key: value for key, value in body.items() if not optional.get(key)}
 
@@ -113,7 +115,7 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     values["keep"] = tuple(ids for _, _, _, ids in rows)
     sets = tuple(expert_set for _, expert_set, _, _ in rows)
     values["sets"] = sets if any(sets) else ()
-    for key in ("method", "criterion", "allocation", "worst_domain"):
+    for key in ("method", "criterion", "allocation", "worst_domain", "kept_sha256"):
         if body.get(key) is not None:
             values[key] = _get(body, key, str, path)
     for key in ("options", "domain_loss", "routing", "size", "stability", "details"):

@@ -114,7 +114,7 @@ def _how(plan: PrunePlan) -> str:
 def _losses(plan: PrunePlan) -> str:
     title = "## What each domain lost\n\n"
     if not plan.domain_loss:
-        return title + "Not known: the plan was not made from calibration statistics."
+        return title + "Not known: the plan was written or edited by hand."
     rows = []
     for domain, loss in sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0])):
         worst = domain == plan.worst_domain

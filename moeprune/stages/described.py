@@ -12,6 +12,7 @@ from moeprune.core.budget import Budget
 from moeprune.core.choice import Mask, Outcome, domain_loss
 from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
+from moeprune.core.plan_edits import kept_sha256
 from moeprune.core.pooling import DomainWeights, domain_mass_DLE
 from moeprune.core.stats import Array, CalibrationStats
 from moeprune.core.unseen import unseen, unseen_warnings
@@ -62,6 +63,7 @@ def describe(
             "mesa is meant for more than 0.85): its paper saw it do worse than reap there, so "
             "compare with --method reap."
         )
+    keep = tuple(tuple(int(e) for e in np.flatnonzero(keep_E)) for keep_E in keep_LE)
     return PrunePlan(
         model_name=model.name,
         model_fingerprint=model.fingerprint,
@@ -72,7 +74,8 @@ def describe(
         layer_ids=model.layer_ids,
         sets=model.sets,
         num_experts=model.num_experts,
-        keep=tuple(tuple(int(e) for e in np.flatnonzero(keep_E)) for keep_E in keep_LE),
+        keep=keep,
+        kept_sha256=kept_sha256(model.layer_ids, model.sets, keep),
         method=method,
         **losses,
         lower_bound=lower_bound(mass_DLE, budget, total=int(leave_L.sum())),

@@ -15,6 +15,7 @@ from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import contents_of, write_checkpoint
 from moeprune.core.plan import PrunePlan
+from moeprune.core.plan_edits import EDITED
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.sizes import parse_bytes
 from moeprune.hub.card import model_card, read_readme
@@ -127,8 +128,10 @@ def prepare(
     config_text = edit_json_text(index.config_text, changes)
     texts = settings_texts(index, layout, plan.keep, config_text=config_text)
     warning = next_token.warning(count=count)
-    size = _size(opened, plan, edits) | padding_size(plain, edits)
-    noted = replace(plan, warnings=(*plan.warnings, warning)) if warning else plan
+    warnings = tuple(filter(None, (EDITED if plan.edited else None, warning)))
+    current = plan.without_stale()
+    size = _size(opened, current, edits) | padding_size(plain, edits)
+    noted = replace(current, warnings=(*current.warnings, *filter(None, [warning])))
     provenance = {
         "schema": SCHEMA,
         "moeprune": moeprune.__version__,
@@ -140,8 +143,8 @@ def prepare(
         "left_out": list(sidecars_of(index, replaced=(CONFIG_FILE, RECORD, CARD_FILE)).left),
         "plan": plan.to_json(),
     }
-    if warning:
-        provenance["warnings"] = [warning]
+    if warnings:
+        provenance["warnings"] = list(warnings)
     texts |= form_texts(form) | {
         RECORD: json.dumps(provenance, indent=1) + "\n",
         CARD_FILE: model_card(
@@ -159,7 +162,7 @@ def prepare(
         output=output,
         next_token=next_token.record(),
         size=size,
-        warnings=(warning,) if warning else (),
+        warnings=warnings,
     )
 
 

@@ -166,6 +166,6 @@ def test_verify_says_what_it_allows(scale: float, allowed: str) -> None:
 )
 def test_plan_says_how_stable_it_is(jaccard: float | None, line: str) -> None:
     plan = moeprune.plan(synthetic.stats(), ratio=0.25)
-    text = plan_text(replace(plan, stability={"jaccard": jaccard}), Path("p"))
+    text = plan_text(replace(plan, stability={"jaccard": jaccard}), "p")
     (shown,) = [shown for shown in text.splitlines() if shown.startswith("stability")]
     assert shown.endswith(line)

@@ -1,0 +1,57 @@
+"""A command that also has commands of its own: ``plan STATS``, ``plan show PLAN``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class DefaultCommand(click.Command):
+    """Runs itself, unless its first argument names one of the others.
+
+    A file of such a name is reached by ``./show``.
+
+    Attributes:
+        others: name -> module that holds the ``command``; imported when it is asked for.
+    """
+
+    def __init__(self, *args: Any, others: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.others = dict(others)
+
+    def other(self, name: str) -> click.Command:
+        """The command of that name."""
+        command = importlib.import_module(self.others[name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """As click does, for the command that the first argument names."""
+        if args and args[0] in self.others:
+            name = f"{info_name} {args[0]}"
+            return self.other(args[0]).make_context(name, args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """As click does, and the others as another first word."""
+        return [*super().collect_usage_pieces(ctx), "|", f"{{{'|'.join(self.others)}}}", "…"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, then the other commands."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Other commands"):
+            formatter.write_dl(
+                [
+                    (f"{ctx.info_name} {name}", self.other(name).get_short_help_str(limit=200))
+                    for name in self.others
+                ]
+            )
