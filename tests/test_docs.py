@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from moeprune.cli.default_command import DefaultCommand
 from moeprune.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +47,8 @@ def test_commands_and_options_exist(page: Path) -> None:
         assert words[0] in COMMANDS, f"{page.name}: moeprune {line}"
         command = cli.get_command(None, words[0])  # type: ignore[arg-type]
         assert command is not None
+        if isinstance(command, DefaultCommand) and words[1] in command.others:
+            command = command.other(words[1])
         known = {name for parameter in command.params for name in parameter.opts}
         for word in words:
             if word.startswith("-"):

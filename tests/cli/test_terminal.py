@@ -30,7 +30,7 @@ def run(*args: object, **settings: object) -> subprocess.CompletedProcess[bytes]
     [
         (["plan"], "Missing argument 'STATS'. See 'moeprune plan --help'."),
         (["plan", "s"], "Missing option '-o' / '--output'."),
-        (["plan", "s", "-o", "p", "--ratio", "25%"], "'25%' is not a valid float."),
+        (["plan", "s", "-o", "p", "--ratio", "25%"], "'25%' is not a number"),
         (["plan", "s", "-o", "p", "--decay", "square"], "'linear', 'cosine', 'constant'"),
         (["plan", "s", "more", "-o", "p"], "unexpected extra argument (more)"),
         (["export", "m", "-o", "x"], "Missing option '--plan'."),

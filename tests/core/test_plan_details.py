@@ -31,7 +31,7 @@ def load(body, path):
 def test_as_written(body, tmp_path):
     plan = load(body, tmp_path / "plan.json")
     assert plan.details == body["details"]
-    assert "by its signal reap" in plan_text(plan, tmp_path)
+    assert "by its signal reap" in plan_text(plan, "end")
 
 
 @pytest.mark.parametrize("key", ["signal", "unseen"])
@@ -39,7 +39,7 @@ def test_an_entry_may_be_taken_out(key, body, tmp_path):
     edited = copy.deepcopy(body)
     del edited["details"][key]
     assert key not in load(edited, tmp_path / "plan.json").details
-    assert plan_text(load(edited, tmp_path / "plan.json"), tmp_path)
+    assert plan_text(load(edited, tmp_path / "plan.json"), "end")
 
 
 EDITS = [
