@@ -20,6 +20,15 @@ MESA_PAPER = (
     "When Load-Balancing Goes Too Far: Expert Pruning in Over-Dispersed Mixture-of-Experts Models"
 )
 REAP_PAPER = "REAP the Experts: Why Pruning Prevails for One-Shot MoE Compression"
+SCORE_PAPER = (
+    "How to Score Experts for One-Shot MoE Expert Pruning: A Unified Formulation and Selection "
+    "Principle"
+)
+# criterion -> the paper that it is from, or from whose baselines
+CRITERION_PAPERS = {
+    **dict.fromkeys(("reap", "reap-sum", "ean", "ean-sum"), f"*{REAP_PAPER}* (arXiv 2510.13999)"),
+    **dict.fromkeys(("man", "msan"), f"*{SCORE_PAPER}* (arXiv 2606.15716)"),
+}
 
 
 def model_card(
@@ -189,8 +198,8 @@ def _kept(plan: PrunePlan) -> str:
 
 def _citation(plan: PrunePlan) -> str:
     lines = [f"- *{MESA_PAPER}*: router mass, the worst domain, routing regimes."]
-    if "reap" in (plan.criterion, plan.method):
-        lines.append(f"- *{REAP_PAPER}* (arXiv 2510.13999): the criterion.")
+    if plan.criterion in CRITERION_PAPERS:
+        lines.append(f"- {CRITERION_PAPERS[plan.criterion]}: the criterion.")
     return "## Papers\n\n" + "\n".join(lines)
 
 

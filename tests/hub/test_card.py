@@ -210,3 +210,20 @@ def test_sizes() -> None:
 )
 def test_no_licence_is_made_up(readme: str | None) -> None:
     assert copied_front_matter(readme) == []
+
+
+@pytest.mark.parametrize(
+    ("criterion", "paper"),
+    [
+        ("reap", "2510.13999"),
+        ("ean-sum", "2510.13999"),
+        ("man", "2606.15716"),
+        ("msan", "2606.15716"),
+        ("mass", None),
+        ("manual", None),
+    ],
+)
+def test_the_paper_of_the_criterion_is_named(criterion: str, paper: str | None) -> None:
+    card = model_card(dataclasses.replace(PLAN, criterion=criterion), source="org/model")
+    assert "When Load-Balancing Goes Too Far" in card
+    assert re.findall(r"\(arXiv (\S+)\): the criterion", card) == ([paper] if paper else [])
