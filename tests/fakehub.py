@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 SHA = "a" * 40
@@ -48,12 +49,18 @@ class Hub:
         self.url = ""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Answers one connection."""
+
     protocol_version = "HTTP/1.1"
 
     @property
     def hub(self) -> Hub:
         return self.server.hub  # type: ignore[attr-defined]
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # a client that has seen enough
+            super().handle()
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -209,11 +216,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404)
 
 
+State = TypeVar("State", bound=Hub)
+
+
 @contextlib.contextmanager
-def serve() -> Iterator[Hub]:
+def running(hub: State, handler: type[Handler]) -> Iterator[State]:
     """Run a hub on a free port of 127.0.0.1 until the block ends."""
-    hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.hub = hub  # type: ignore[attr-defined]
     server.daemon_threads = True
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -225,3 +234,8 @@ def serve() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def serve() -> contextlib.AbstractContextManager[Hub]:
+    """Run a hub that takes what is pushed."""
+    return running(Hub(), Handler)

@@ -16,24 +16,28 @@ from typing import Any
 KEPT = ("PATH", "PYTHONPATH", "LANG", "TMPDIR", "COVERAGE_PROCESS_START")
 
 
-def call_client(
-    url: str, calls: list[tuple[str, list[Any], dict[str, Any]]], *, home: Path, **environment: str
-) -> tuple[list[dict[str, Any]], str]:
-    """Make ``calls``; returns an outcome for each, and everything the process printed."""
+def environment(url: str, *, home: Path, **more: str) -> dict[str, str]:
+    """Environment of a process that talks to the Hub at ``url`` and keeps its cache in ``home``."""
     env = {name: os.environ[name] for name in KEPT if name in os.environ}
-    env |= {
+    return env | {
         "HF_ENDPOINT": url,
         "HF_HOME": str(home),
         "HOME": str(home),
         "HF_HUB_DISABLE_XET": "1",  # plain LFS: the other transfer needs a storage service
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_ETAG_TIMEOUT": "5",
-        "NO_PROXY": "127.0.0.1",
-        **environment,
+        "NO_PROXY": "127.0.0.1,localhost",
+        **more,
     }
+
+
+def call_client(
+    url: str, calls: list[tuple[str, list[Any], dict[str, Any]]], *, home: Path, **more: str
+) -> tuple[list[dict[str, Any]], str]:
+    """Make ``calls``; returns an outcome for each, and everything the process printed."""
     done = subprocess.run(
         [sys.executable, __file__, json.dumps(calls)],
-        env=env,
+        env=environment(url, home=home, **more),
         capture_output=True,
         text=True,
         timeout=120,
@@ -45,13 +49,15 @@ def call_client(
 def _main() -> None:
     from moeprune.errors import MoePruneError
     from moeprune.hub.resolve import resolve_model
+    from moeprune.stages.export import export
+    from moeprune.stages.inspect import inspect
     from moeprune.stages.push import push
 
-    functions = {"push": push, "resolve": resolve_model}
+    functions = {"push": push, "resolve": resolve_model, "export": export, "inspect": inspect}
     outcomes = []
     for name, args, options in json.loads(sys.argv[1]):
         reports: list[tuple[int, int]] = []
-        if name == "push":
+        if name in ("push", "export"):
             options["on_progress"] = lambda p, seen=reports: seen.append((p.done, p.total))
         try:
             outcomes.append({"result": str(functions[name](*args, **options)), "progress": reports})

@@ -43,9 +43,9 @@ DTYPE_BITS = {
     "U64": 64,
 }
 
-_LENGTH_BYTES = 8
+LENGTH_BYTES = 8
 _LFS_POINTER = b"version https://"
-_MAX_HEADER = 100_000_000  # the limit of the safetensors library
+MAX_HEADER = 100_000_000  # the limit of the safetensors library
 _MAX_DIMENSIONS = 64
 
 
@@ -88,13 +88,13 @@ def read_header(path: Path) -> Header:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            head = file.read(_LENGTH_BYTES)
-            if head == _LFS_POINTER[:_LENGTH_BYTES] and file.read(8) == _LFS_POINTER[8:]:
+            head = file.read(LENGTH_BYTES)
+            if head == _LFS_POINTER[:LENGTH_BYTES] and file.read(8) == _LFS_POINTER[8:]:
                 raise CheckpointError(
                     f"{path} is a Git LFS pointer, not the weights. Run git lfs pull in its folder."
                 )
             length = int.from_bytes(head, "little")
-            if len(head) < _LENGTH_BYTES or length > size - _LENGTH_BYTES or length > _MAX_HEADER:
+            if len(head) < LENGTH_BYTES or length > size - LENGTH_BYTES or length > MAX_HEADER:
                 raise _broken(
                     path, f"its {size} bytes cannot hold the header of {length} bytes it states"
                 )
@@ -105,7 +105,7 @@ def read_header(path: Path) -> Header:
     metadata = body.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _broken(path, "__metadata__ is not a table of texts")
-    data_start = _LENGTH_BYTES + length
+    data_start = LENGTH_BYTES + length
     entries = [(name, _entry(path, name, body[name], data_start)) for name in body]
     entries.sort(key=lambda item: (item[1].start, item[1].end, item[0]))
     _check_tiling(path, entries, data_start, size)

@@ -60,21 +60,8 @@ class CheckpointIndex:
             what = "is a file" if path.exists() else "does not exist"
             raise CheckpointError(f"{path} {what}; a model is a folder with config.json.")
         config, config_text = _read_config(path / CONFIG_FILE)
-        single = (path / SINGLE_FILE).is_file()
-        index_file: str | None = None
-        weight_map: dict[str, str] | None = None
-        index_metadata: dict[str, Json] = {}
-        if (path / INDEX_FILE).is_file():
-            index_file = INDEX_FILE
-            weight_map, index_metadata = _read_weight_map(path / INDEX_FILE)
-            if single and SINGLE_FILE not in weight_map.values():
-                raise CheckpointError(
-                    f"{path} holds two sets of weights: {SINGLE_FILE}, and the shards that "
-                    f"{INDEX_FILE} lists. Remove one of them."
-                )
-        elif not single:
-            raise CheckpointError(_no_weights(path))
-        files = tuple(sorted(set(weight_map.values()))) if weight_map else (SINGLE_FILE,)
+        index_file, weight_map, index_metadata = _weights(path)
+        files = _files(weight_map)
         entries: dict[str, TensorEntry] = {}
         metadata: dict[str, dict[str, str]] = {}
         for file in files:
@@ -118,6 +105,15 @@ class CheckpointIndex:
         return sum(entry.info.nbytes for entry in self.entries.values())
 
 
+def weight_files(path: Path) -> tuple[str, ...]:
+    """The shards that the checkpoint in folder ``path`` says it has, sorted; none is opened.
+
+    Raises:
+        CheckpointError: there are no safetensors weights, or the index cannot be read.
+    """
+    return _files(_weights(path)[1])
+
+
 def fingerprint(index: CheckpointIndex, router_names: Iterable[str]) -> str:
     """Hex SHA-256 that tells models apart, however they are sharded.
 
@@ -136,6 +132,26 @@ def fingerprint(index: CheckpointIndex, router_names: Iterable[str]) -> str:
         for chunk in chunks(index.path / entry.file, entry.start, entry.end):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _files(weight_map: dict[str, str] | None) -> tuple[str, ...]:
+    return tuple(sorted(set(weight_map.values()))) if weight_map else (SINGLE_FILE,)
+
+
+def _weights(path: Path) -> tuple[str | None, dict[str, str] | None, dict[str, Json]]:
+    """(name of the index, its weight_map, its metadata); None, None and {} for a single file."""
+    single = (path / SINGLE_FILE).is_file()
+    if not (path / INDEX_FILE).is_file():
+        if not single:
+            raise CheckpointError(_no_weights(path))
+        return None, None, {}
+    weight_map, metadata = _read_weight_map(path / INDEX_FILE)
+    if single and SINGLE_FILE not in weight_map.values():
+        raise CheckpointError(
+            f"{path} holds two sets of weights: {SINGLE_FILE}, and the shards that "
+            f"{INDEX_FILE} lists. Remove one of them."
+        )
+    return INDEX_FILE, weight_map, metadata
 
 
 def _read_config(path: Path) -> tuple[dict[str, Json], str]:

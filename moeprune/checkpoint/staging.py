@@ -24,8 +24,12 @@ def partial_path(output: Path) -> Path:
     return output.with_name(output.name + ".partial")
 
 
-def check_output(output: Path, *, source: Path) -> None:
+def check_output(output: Path, *, source: Path | None) -> None:
     """Check that ``output`` can be made without touching anything that exists.
+
+    Args:
+        output: the folder to make.
+        source: the model's folder; None where it is not on this disk.
 
     Raises:
         OutputError: it exists, its parent does not, it and the source lie in one another, or
@@ -37,6 +41,8 @@ def check_output(output: Path, *, source: Path) -> None:
         raise OutputError(f"{output} is no name for a new folder.")
     if not output.parent.is_dir():
         raise OutputError(f"cannot write {output}: folder {output.parent} does not exist.")
+    if source is None:
+        return
     real_source = source.resolve()
     for path in (output, partial_path(output)):
         real = path.resolve()
@@ -47,54 +53,78 @@ def check_output(output: Path, *, source: Path) -> None:
 
 
 @contextlib.contextmanager
-def staged_folder(output: Path, *, needed: int) -> Iterator[Path]:
-    """Give an empty folder in ``<output>.partial``; it becomes ``output`` if the block succeeds.
+def claimed_folder(output: Path) -> Iterator[Path]:
+    """Give an empty ``<output>.partial`` that is this process's own; it is removed at the end.
 
-    On any failure, interrupts included, nothing stays. What a killed run left is removed by the
-    next one. The marker lies beside the folder that is renamed, so ``output`` is complete and
-    holds nothing of ours however the process ends. Files that the block writes are its own to
-    fsync; the folders are fsynced here.
+    Whoever holds it may call :func:`staged_folder` with ``claimed=True``, and keep files beside the
+    folder which that makes. What a killed run left is removed by the next one.
 
     Args:
         output: the final name; :func:`check_output` has been called.
-        needed: bytes that will be written.
 
     Raises:
-        OutputError: the disk is too small or full, or cannot be written.
+        OutputError: another export holds it, or the disk cannot be written.
     """
     partial = partial_path(output)
-    free = 0
     try:
-        free = shutil.disk_usage(output.parent).free
         marker = _claimed(partial, output)
     except OSError as problem:
-        raise OutputError(_reason(problem, output, needed, free)) from problem
+        raise OutputError(_reason(problem, output)) from problem
     ours = True  # the folder, and ours to remove
     try:
         with marker:
             _clear(partial)
-            free = shutil.disk_usage(output.parent).free
-            if free < needed:
-                raise OutputError(_too_small(output, needed, free))
-            folder = partial / _STAGED
-            folder.mkdir()
-            yield folder
-            for written, _, _ in os.walk(folder):
-                sync_folder(Path(written))
-            folder.rename(output)
+            yield partial
+            _clear(partial)
             if sys.platform == "win32":
                 marker.close()  # an open file cannot be removed there
             ours = False  # without a marker, another export may claim it
             (partial / MARKER).unlink()
         with contextlib.suppress(OSError):
             partial.rmdir()
-        sync_folder(output.parent)
     except BaseException as problem:
         if ours:
             shutil.rmtree(partial, ignore_errors=True)
         if isinstance(problem, OSError):
-            raise OutputError(_reason(problem, output, needed, free)) from problem
+            raise OutputError(_reason(problem, output)) from problem
         raise
+
+
+@contextlib.contextmanager
+def staged_folder(output: Path, *, needed: int, claimed: bool = False) -> Iterator[Path]:
+    """Give an empty folder in ``<output>.partial``; it becomes ``output`` if the block succeeds.
+
+    On any failure, interrupts included, nothing stays. The marker lies beside the folder that is
+    renamed, so ``output`` is complete and holds nothing of ours however the process ends. Files
+    that the block writes are its own to fsync; the folders are fsynced here.
+
+    Args:
+        output: the final name; :func:`check_output` has been called.
+        needed: bytes that will be written.
+        claimed: the caller holds the :func:`claimed_folder` of ``output``.
+
+    Raises:
+        OutputError: the disk is too small or full, or cannot be written.
+    """
+    free = 0
+    try:
+        free = shutil.disk_usage(output.parent).free
+        with contextlib.nullcontext() if claimed else claimed_folder(output):
+            free = shutil.disk_usage(output.parent).free
+            if free < needed:
+                raise OutputError(_too_small(output, needed, free))
+            folder = partial_path(output) / _STAGED
+            folder.mkdir()
+            try:
+                yield folder
+                for written, _, _ in os.walk(folder):
+                    sync_folder(Path(written))
+                folder.rename(output)
+            except OSError as problem:
+                raise OutputError(_reason(problem, output, needed, free)) from problem
+        sync_folder(output.parent)
+    except OSError as problem:
+        raise OutputError(_reason(problem, output, needed, free)) from problem
 
 
 def sync_folder(folder: Path) -> None:
@@ -112,9 +142,16 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
-def _reason(problem: OSError, output: Path, needed: int, free: int) -> str:
+def _reason(problem: OSError, output: Path, needed: int = 0, free: int = 0) -> str:
     if problem.errno in _NO_SPACE:
-        return _too_small(output, needed, free)
+        return (
+            _too_small(output, needed, free)
+            if needed
+            else (
+                f"cannot write {output}: the disk of {output.parent} is full. Free some space, or "
+                "name a folder on another disk."
+            )
+        )
     return f"cannot write {output}: {problem.strerror or problem}."
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -13,18 +11,16 @@ from typing import BinaryIO
 from moeprune.checkpoint.copying import Copier, OnBytes
 from moeprune.checkpoint.edits import TensorEdit, row_runs
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.jobs import Tally, run, run_in_turn
 from moeprune.checkpoint.padding import write_padded
 from moeprune.checkpoint.readahead import ReadAhead
 from moeprune.checkpoint.shards import Shard, index_file_for, index_json, shards_for
 from moeprune.checkpoint.sidecars import sidecars_of
+from moeprune.checkpoint.sources import Lender, PassingFiles, passing_sizes
 from moeprune.checkpoint.staging import check_output, staged_folder
 from moeprune.checkpoint.tables import write_table
-from moeprune.core.progress import OnProgress, Progress, ignore
+from moeprune.core.progress import OnProgress, ignore
 from moeprune.errors import CheckpointError
-
-# While the disk flushes one file, the next is read: measured by tests/bench/bench_export.py.
-_AT_ONCE = 2
-_REPORT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +85,7 @@ def write_checkpoint(
     contents: Contents,
     output: Path,
     *,
+    passing: PassingFiles | None = None,
     on_progress: OnProgress = ignore,
 ) -> Path:
     """Write the edited checkpoint to the new folder ``output``, complete or not at all.
@@ -101,19 +98,26 @@ def write_checkpoint(
         index: the source.
         contents: from :func:`contents_of`.
         output: the folder to make.
-        on_progress: told of the bytes written, in the caller's thread.
+        passing: where the source's weight files come from, if they are not all in its folder,
+            which then lies in the :func:`~moeprune.checkpoint.staging.claimed_folder` of
+            ``output``. At most one of them is here at a time.
+        on_progress: told of the bytes written (and fetched), in the caller's thread.
 
     Raises:
         OutputError: ``output`` exists, lies in the source, or the disk is full.
         CheckpointError: the source cannot be read.
     """
-    check_output(output, source=index.path)
-    with staged_folder(output, needed=contents.total_bytes) as folder:
-        tally = _Tally(contents.total_bytes, on_progress)
+    check_output(output, source=None if passing else index.path)
+    fetched = passing_sizes(index, contents.shards, passing)
+    needed = contents.total_bytes + max(fetched.values(), default=0)
+    with staged_folder(output, needed=needed, claimed=passing is not None) as folder:
+        total = contents.total_bytes + sum(fetched.values())
+        tally = Tally(total, on_progress, in_turn=passing is not None)
+        lender = Lender(index, contents.shards, passing, tally.add)
         for name in {*contents.copied, *contents.texts}:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         jobs: list[Callable[[], None]] = [
-            lambda shard=shard: _write_shard(index, shard, folder / shard.name, tally.add)  # type: ignore[misc]
+            lambda shard=shard: _write_shard(index, shard, folder / shard.name, tally.add, lender)  # type: ignore[misc]
             for shard in contents.shards
         ]
         jobs += [
@@ -124,50 +128,16 @@ def write_checkpoint(
             lambda name=name: _write_text(contents.texts[name], folder / name, tally.add)  # type: ignore[misc]
             for name in contents.texts
         ]
-        _run(jobs, tally)
+        if passing is None:
+            run(jobs, tally)
+        else:
+            run_in_turn(jobs, tally)
     return output
 
 
-class _Tally:
-    """Bytes written by all threads; reported by one."""
-
-    def __init__(self, total: int, on_progress: OnProgress) -> None:
-        self._total = total
-        self._on_progress = on_progress
-        self._lock = threading.Lock()
-        self._done = 0
-        self.stopped = False
-
-    def add(self, count: int) -> None:
-        """Count bytes; a job that must end is ended here."""
-        with self._lock:
-            self._done += count
-            if self.stopped:
-                raise InterruptedError("another file could not be written")
-
-    def report(self) -> None:
-        """Tell the caller."""
-        self._on_progress(Progress("export", self._done, self._total, "bytes"))
-
-
-def _run(jobs: Sequence[Callable[[], None]], tally: _Tally) -> None:
-    """Run the jobs in order, a few at once; the first failure ends them all and is raised."""
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="export") as pool:
-        futures = [pool.submit(job) for job in jobs]
-        try:
-            left = set(futures)
-            while left:
-                done, left = wait(left, timeout=_REPORT_SECONDS, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                tally.report()
-        except BaseException:
-            tally.stopped = True
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _write_shard(index: CheckpointIndex, shard: Shard, path: Path, report: OnBytes) -> None:
+def _write_shard(
+    index: CheckpointIndex, shard: Shard, path: Path, report: OnBytes, lender: Lender
+) -> None:
     with path.open("xb", buffering=0) as target:
         copier = Copier(target, report)
         copier.write(shard.header)
@@ -179,7 +149,7 @@ def _write_shard(index: CheckpointIndex, shard: Shard, path: Path, report: OnByt
                 by_file.append((file, []))
             by_file[-1][1].append(edit)
         for file, edits in by_file:
-            with _opened(index.path / file) as source:
+            with lender.lend(file) as source_path, _opened(source_path) as source:
                 _copy_tensors(index, edits, source, copier)
         os.fsync(target.fileno())
 

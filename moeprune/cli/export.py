@@ -57,6 +57,12 @@ from moeprune.cli.progress import progress
     is_flag=True,
     help="Write nothing: print what would change and how large it is (with --json: every tensor).",
 )
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Of a Hub model, download only the weight files that are needed, one by one, and remove "
+    "each when it was cut: needs room for the result and the largest of them.",
+)
 @revision_option
 @json_option
 def command(
@@ -68,6 +74,7 @@ def command(
     per_layer: bool,
     pad: bool,
     dry_run: bool,
+    stream: bool,
     revision: str | None,
     as_json: bool,
 ) -> None:
@@ -78,24 +85,28 @@ def command(
     """
     from moeprune.cli.export_text import export_text, preview_text
     from moeprune.core.plan import PrunePlan
-    from moeprune.stages.export import prepare, write
+    from moeprune.stages.export import prepare, source_of, write
 
     made = PrunePlan.load(plan)  # once: it may come through a pipe
-    prepared = prepare(
-        model,
-        plan=made,
-        output=output,
-        revision=revision,
-        mtp=mtp,
-        shard_size=shard_size,
-        per_layer=per_layer,
-        pad=pad,
-    )
-    if dry_run:
-        say(prepared.to_json(), preview_text(prepared), as_json=as_json)
-        return
-    with progress() as on_progress:
-        folder = write(prepared, on_progress=on_progress)
+    with source_of(
+        model, output=output, revision=revision, stream=stream, write=not dry_run
+    ) as source:
+        prepared = prepare(
+            model,
+            plan=made,
+            output=output,
+            revision=revision,
+            mtp=mtp,
+            shard_size=shard_size,
+            per_layer=per_layer,
+            pad=pad,
+            source=source,
+        )
+        if dry_run:
+            say(prepared.to_json(), preview_text(prepared), as_json=as_json)
+            return
+        with progress() as on_progress:
+            folder = write(prepared, on_progress=on_progress)
     count = made.uniform_count
     result = {
         "output": str(folder),

@@ -45,9 +45,17 @@ def preview_text(prepared: PreparedExport) -> str:
     if len(shards) > _MOST_FILES:
         lines.append(f"  … and {len(shards) - _MOST_FILES} more weight files")
     lines.append(f"  and {len(others)} other files  {size(sum(sizes[n] for n in others))}")
-    needed, free = prepared.contents.total_bytes, prepared.bytes_free
-    room = "" if needed <= free else ": too little"
-    lines.append(f"{size(needed)} to write, {size(free)} free on that disk{room}")
+    downloads, free = prepared.downloads, prepared.bytes_free
+    if downloads:
+        lines.append(
+            f"{len(downloads)} of {len(prepared.index.files)} weight files to download, "
+            f"{size(sum(downloads.values()))}; the largest takes {size(max(downloads.values()))} "
+            "while it is cut"
+        )
+    room = "" if prepared.bytes_needed <= free else ": too little"
+    lines.append(
+        f"{size(prepared.contents.total_bytes)} to write, {size(free)} free on that disk{room}"
+    )
     lines += _warnings(prepared)
     lines.append("nothing was written (--dry-run)")
     return "\n".join(lines)

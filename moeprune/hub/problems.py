@@ -68,6 +68,7 @@ def explain(
     *,
     repo_id: str,
     revision: str | None = None,
+    file: str | None = None,
     writing: bool = False,
     token: str | None = None,
 ) -> str:
@@ -77,6 +78,7 @@ def explain(
         error: what the client raised.
         repo_id: the repository that was asked for.
         revision: the revision that was asked for.
+        file: the one file of it that was asked for.
         writing: True for an upload; the advice differs.
         token: the token that was used; it is cut from any text taken from elsewhere.
     """
@@ -92,6 +94,8 @@ def explain(
             f"{repo_id} has no revision {revision!r}. Name a branch, tag or commit of the "
             "repository, or leave --revision out."
         )
+    if file is not None and isinstance(error, errors.EntryNotFoundError):
+        return f"{repo_id} lists {file}, but the Hub does not find it. Try again later."
     status = _status(error)
     if status is None and type(error).__name__ == "XetAuthenticationError":
         status = 403  # the transfer library's word for it
@@ -112,6 +116,18 @@ def explain(
             "Try again later." if status >= 500 or status == 429 else "Correct this and repeat."
         )
     return _without_status(error, repo_id, token, writing=writing)
+
+
+def is_passing(error: BaseException) -> bool:
+    """True where the same request may succeed a moment later: a lost connection, a busy server."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return False
+    status = _status(error)
+    if status is not None:
+        return status in (408, 429) or status >= 500
+    return isinstance(error, (*_transport_errors(), ConnectionError, TimeoutError))
 
 
 def _status(error: BaseException) -> int | None:

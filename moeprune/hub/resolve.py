@@ -54,20 +54,30 @@ def resolve_model(model: str | Path, *, revision: str | None = None) -> Path:
         CheckpointError: neither a folder nor a Hub id.
         HubError: the Hub refused, has no such model or revision, or could not be reached.
     """
-    folder = _local(model)
-    if folder is not None:
-        if revision is not None:
-            raise UsageError(
-                f"--revision {revision!r} is for models on the Hub, and {model} is a local folder. "
-                "Leave it out."
-            )
-        return folder
-    name = str(model)
-    if isinstance(model, Path) or not is_hub_id(name):
-        raise CheckpointError(
-            f"{name!r} is not a folder and not a Hub id. Name a checkpoint folder or ORG/NAME."
+    folder = local_folder(model)
+    if folder is None:
+        return _download(str(model), revision)
+    if revision is not None:
+        raise UsageError(
+            f"--revision {revision!r} is for models on the Hub, and {model} is a local folder. "
+            "Leave it out."
         )
-    return _download(name, revision)
+    return folder
+
+
+def local_folder(model: str | Path) -> Path | None:
+    """The local folder that ``model`` names, or None where it is an id on the Hub.
+
+    Raises:
+        CheckpointError: neither.
+    """
+    folder = _local(model)
+    if folder is None and (isinstance(model, Path) or not is_hub_id(model)):
+        raise CheckpointError(
+            f"{str(model)!r} is not a folder and not a Hub id. Name a checkpoint folder or "
+            "ORG/NAME."
+        )
+    return folder
 
 
 def source_name(model: str | Path) -> str:

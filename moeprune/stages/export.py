@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.stored import settings_texts
+from moeprune.stages.streaming import StreamedModel, streamed
 
 CARD_FILE = "README.md"
 
@@ -46,6 +48,7 @@ def export(
     shard_size: str | int | None = None,
     per_layer: bool = False,
     pad: bool = False,
+    stream: bool = False,
     on_progress: OnProgress = ignore,
 ) -> Path:
     """Write ``model`` without the experts that ``plan`` removes, as a checkpoint of its own.
@@ -66,7 +69,10 @@ def export(
         per_layer: write a plan whose layers keep different numbers of experts as it is, with the
             code that loads it in the folder.
         pad: write such a plan with every layer filled up to the widest one.
-        on_progress: told of the bytes written.
+        stream: of a Hub model, download the weight files that are needed one by one and remove each
+            when it was cut: the disk holds the result and the largest of them. Files in the Hub's
+            cache are read there and stay.
+        on_progress: told of the bytes written, and downloaded with ``stream``.
 
     Returns:
         ``output``.
@@ -78,19 +84,43 @@ def export(
         PlanError: the plan is malformed, or its layers keep different numbers of experts and
             neither ``per_layer`` nor ``pad`` says how to write them.
         OutputError: ``output`` exists, lies in the model, or the disk is full.
-        UsageError: an unknown ``mtp``, or a ``shard_size`` that is none.
+        UsageError: an unknown ``mtp``, a ``shard_size`` that is none, or ``stream`` of a local
+            folder.
+        HubError: the Hub refused.
     """
-    prepared = prepare(
-        model,
-        plan=plan,
-        output=output,
-        revision=revision,
-        mtp=mtp,
-        shard_size=shard_size,
-        per_layer=per_layer,
-        pad=pad,
-    )
-    return write(prepared, on_progress=on_progress)
+    if not isinstance(plan, PrunePlan):
+        plan = PrunePlan.load(Path(plan))
+    with source_of(model, output=output, revision=revision, stream=stream) as source:
+        prepared = prepare(
+            model,
+            plan=plan,
+            output=output,
+            revision=revision,
+            mtp=mtp,
+            shard_size=shard_size,
+            per_layer=per_layer,
+            pad=pad,
+            source=source,
+        )
+        return write(prepared, on_progress=on_progress)
+
+
+def source_of(
+    model: str | Path,
+    *,
+    output: str | Path,
+    revision: str | None = None,
+    stream: bool,
+    write: bool = True,
+) -> AbstractContextManager[StreamedModel | None]:
+    """What :func:`prepare` and :func:`write` read with ``stream``; None without.
+
+    Arguments and errors are those of :func:`moeprune.stages.streaming.streamed`.
+    """
+    if not stream:
+        return nullcontext()
+    output = Path(output).expanduser()
+    return streamed(model, revision=revision, output=output, write=write)
 
 
 def prepare(
@@ -103,19 +133,24 @@ def prepare(
     shard_size: str | int | None = None,
     per_layer: bool = False,
     pad: bool = False,
+    source: StreamedModel | None = None,
 ) -> PreparedExport:
-    """Everything that :func:`export` does before it writes; arguments and errors are its own."""
+    """Everything that :func:`export` does before it writes; arguments and errors are its own.
+
+    ``source`` comes from :func:`source_of`, whose block must last until the export is written.
+    """
     output = Path(output).expanduser()
     shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
     if not isinstance(plan, PrunePlan):
         plan = PrunePlan.load(Path(plan))
-    opened = open_model(model, revision=revision)
+    form = form_of(plan, per_layer=per_layer, pad=pad)
+    check_output(output, source=None)  # before a download
+    opened = open_model(model, revision=revision, source=source)
     index = opened.index
     plan.check_against(opened.facts)
-    form = form_of(plan, per_layer=per_layer, pad=pad)
     check_form(form, index, opened.layout)
     count = max(map(len, plan.keep))
-    check_output(output, source=index.path)
+    check_output(output, source=None if source else index.path)
     next_token = NextToken.of(index, opened.layout, mode=mtp)
     layout = next_token.layout
     plain = edits_for(next_token.staying(index.tensors), layout, dict(enumerate(plan.keep)))
@@ -163,6 +198,7 @@ def prepare(
         next_token=next_token.record(),
         size=size,
         warnings=warnings,
+        source=source,
     )
 
 
@@ -172,9 +208,14 @@ def write(prepared: PreparedExport, *, on_progress: OnProgress = ignore) -> Path
     Raises:
         CheckpointError: the model's files cannot be read.
         OutputError: the output exists, or the disk is full.
+        HubError: the Hub refused.
     """
     return write_checkpoint(
-        prepared.index, prepared.contents, prepared.output, on_progress=on_progress
+        prepared.index,
+        prepared.contents,
+        prepared.output,
+        passing=prepared.source,
+        on_progress=on_progress,
     )
 
 

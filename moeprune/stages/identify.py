@@ -11,6 +11,7 @@ from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError
 from moeprune.hub.resolve import resolve_model, source_name
+from moeprune.stages.streaming import StreamedModel
 from moeprune.stages.unlisted import lay_out
 
 
@@ -32,7 +33,11 @@ class OpenModel:
 
 
 def open_model(
-    model: str | Path, *, revision: str | None = None, gating: str | None = None
+    model: str | Path,
+    *,
+    revision: str | None = None,
+    gating: str | None = None,
+    source: StreamedModel | None = None,
 ) -> OpenModel:
     """Open a local folder or a Hub id.
 
@@ -40,6 +45,7 @@ def open_model(
         model: the folder or the id.
         revision: of a Hub model.
         gating: from router logits to scores, where only the model's own code says so.
+        source: of a Hub model that is not to be downloaded whole.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -47,14 +53,18 @@ def open_model(
         HubError: the Hub refused.
         UsageError: ``gating`` is given for a family that is known.
     """
-    folder = resolve_model(model, revision=revision)
-    index = CheckpointIndex.open(folder)
+    if source is not None:
+        index = source.open()
+    else:
+        index = CheckpointIndex.open(resolve_model(model, revision=revision))
     if has_own_counts(index.config):
         raise UnsupportedModelError(
-            f"{folder} was exported with --per-layer: its layers have different numbers of "
+            f"{index.path} was exported with --per-layer: its layers have different numbers of "
             "experts. Use the model that it was made from (moeprune.json names it)."
         )
     layout, origin = lay_out(index.config, index.tensors, gating=gating)
+    if source is not None:
+        source.fill(index, _routers(layout))
     facts = layout.facts(
         name=source_name(model),
         fingerprint=routed_fingerprint(index, layout),
@@ -69,5 +79,8 @@ def routed_fingerprint(index: CheckpointIndex, layout: MoeLayout) -> str:
     Raises:
         CheckpointError: a router cannot be read.
     """
-    routers = [name for name, rule in layout.tensors.items() if rule.role != "expert"]
-    return fingerprint(index, routers)
+    return fingerprint(index, _routers(layout))
+
+
+def _routers(layout: MoeLayout) -> list[str]:
+    return [name for name, rule in layout.tensors.items() if rule.role != "expert"]

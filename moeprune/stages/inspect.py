@@ -13,8 +13,9 @@ from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.limits import limits
 from moeprune.errors import UsageError
-from moeprune.stages.identify import open_model
+from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.stored import not_runnable
+from moeprune.stages.streaming import outlined
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
 
@@ -112,6 +113,8 @@ class Inspection:
 def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
     """Read what a model is and what can be pruned.
 
+    Of a model on the Hub, headers and routers are read, not its weights.
+
     Args:
         model: a local folder or a Hub id.
         revision: branch, tag or commit on the Hub.
@@ -121,7 +124,11 @@ def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
         UnsupportedModelError: it is no MoE that moeprune can prune; the message names the reason.
         HubError: the Hub refused.
     """
-    opened = open_model(model, revision=revision)
+    with outlined(model, revision=revision) as source:
+        return _inspected(open_model(model, revision=revision, source=source))
+
+
+def _inspected(opened: OpenModel) -> Inspection:
     layout, facts, tensors = opened.layout, opened.facts, opened.index.tensors
     limit = limits(facts)
     experts = {name: tensors[name] for name, at in layout.tensors.items() if at.role == "expert"}

@@ -11,6 +11,7 @@ from typing import Any
 
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.sources import PassingFiles, passing_sizes
 from moeprune.checkpoint.writer import Contents
 
 
@@ -27,6 +28,7 @@ class PreparedExport:
         next_token: what becomes of next-token layers, as moeprune.json records it.
         size: bytes of all tensors before and after.
         warnings: one line each, for people.
+        source: where weight files come from one by one, None if they all lie on the disk.
     """
 
     index: CheckpointIndex
@@ -37,6 +39,7 @@ class PreparedExport:
     next_token: Mapping[str, Any]
     size: Mapping[str, Any]
     warnings: tuple[str, ...]
+    source: PassingFiles | None = None
 
     @property
     def removed(self) -> list[str]:
@@ -81,9 +84,21 @@ class PreparedExport:
             "files": self.contents.sizes,
             "size": dict(self.size),
             "bytes_to_write": self.contents.total_bytes,
+            "bytes_needed": self.bytes_needed,
+            "downloads": self.downloads,
             "bytes_free": self.bytes_free,
             "warnings": list(self.warnings),
         }
+
+    @property
+    def downloads(self) -> dict[str, int]:
+        """Weight file of the source -> bytes, of those that must be downloaded for this."""
+        return passing_sizes(self.index, self.contents.shards, self.source)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Room that writing takes: the result, and one weight file of a source that streams."""
+        return self.contents.total_bytes + max(self.downloads.values(), default=0)
 
     @property
     def bytes_free(self) -> int:

@@ -10,7 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from moeprune.checkpoint.staging import check_output, partial_path, staged_folder
+from moeprune.checkpoint.staging import (
+    check_output,
+    claimed_folder,
+    partial_path,
+    staged_folder,
+)
 from moeprune.errors import OutputError
 
 
@@ -206,5 +211,52 @@ def test_no_room_for_more_files_is_not_called_too_few_bytes(
         pytest.raises(OutputError, match="no room for more files"),
         staged_folder(tmp_path / "out", needed=10),
     ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claimed_folder_holds_other_files_beside_the_staged_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with claimed_folder(out) as work:
+        assert work == partial_path(out) and not [p for p in work.iterdir() if p.name[0] != "."]
+        (work / "deep").mkdir()
+        (work / "deep" / "file").write_text("x")
+        with pytest.raises(OutputError, match="another export is writing"), claimed_folder(out):
+            raise AssertionError("the block must not run")
+        with (
+            pytest.raises(OutputError, match="another export is writing"),
+            staged_folder(out, needed=1),
+        ):
+            raise AssertionError("the block must not run")
+        with staged_folder(out, needed=1, claimed=True) as folder:
+            assert folder.parent == work
+            (folder / "a").write_text("a")
+        assert (work / "deep" / "file").exists() and out.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "seen"),
+    [
+        (KeyboardInterrupt(), None),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk of .* is full"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_nothing_stays_of_a_claimed_folder_after_a_failure(
+    problem: BaseException, seen: str | None, tmp_path: Path
+) -> None:
+    kind = OutputError if isinstance(problem, OSError) else type(problem)
+    with pytest.raises(kind, match=seen), claimed_folder(tmp_path / "out") as work:
+        (work / "half").write_text("half")
+        raise problem
+    assert list(tmp_path.iterdir()) == []
+    with (
+        claimed_folder(tmp_path / "out"),
+        pytest.raises(OutputError, match="needs 9 bytes"),
+        staged_folder(tmp_path / "out", needed=9, claimed=True) as folder,
+    ):
+        (folder / "half").write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
     assert list(tmp_path.iterdir()) == []
