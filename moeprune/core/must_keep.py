@@ -35,7 +35,9 @@ def must_keep_rows(
     where = "must_keep"
     if not isinstance(asked, Mapping):
         where = f"--must-keep {asked}"
-        asked = read_json(Path(asked), error=UsageError, what='an object like {"3": [0, 17]}')
+        asked = read_json(
+            Path(asked), error=UsageError, what='what --must-keep reads, like {"3": [0, 17]}'
+        )
     if not isinstance(asked, Mapping):
         raise UsageError(f'{where} holds no object; it should be like {{"3": [0, 17]}}.')
     rows: list[set[int]] = [set() for _ in facts.layer_ids]
