@@ -69,7 +69,7 @@ def allocate(
         raise UsageError(f"--gap {gap} is not a share; use 0 to 1, e.g. 1e-4.")
     if not (math.isfinite(time_limit) and time_limit >= 0):
         raise UsageError(f"--time-limit {time_limit} must be a number of seconds from 0 up.")
-    end = time.monotonic() + time_limit
+    end = time.monotonic() + time_limit if time_limit else None
     mesa_LE = mesa.allocate(score_LE, worth_DLE=worth_DLE, budget=budget).keep_LE
     mesa_N = (real_LE(budget.num_experts) & ~mesa_LE).reshape(-1)
     problem = Problem(worth_DLE, budget, total=int(mesa_N.sum()))
@@ -83,7 +83,7 @@ class _Search:
     """The best plan so far and what is proven of it."""
 
     def __init__(
-        self, problem: Problem, bound: Bound, mesa_N: Mask, *, gap: float, end: float
+        self, problem: Problem, bound: Bound, mesa_N: Mask, *, gap: float, end: float | None
     ) -> None:
         self.problem = problem
         self.weight_D = bound.weight_D
@@ -149,6 +149,8 @@ class _Search:
         core = core_of(self.problem, self.weight_D, limit=limit)
         if not core.free_N.any():
             return limit if worst else self.mean
+        if self.end is None:
+            return 0.0
         seconds = self.end - time.monotonic()
         if seconds <= 0:
             self.hit = True

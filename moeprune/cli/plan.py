@@ -53,7 +53,8 @@ CRITERIA = plugins.names(criteria)
 @click.option(
     "--signal",
     metavar="CRITERION",
-    help="mesa: weigh what a domain loses by this criterion. [default: mass, the paper's]",
+    help="mesa, mesa-exact: weigh what a domain loses by this criterion. [default: mass, the "
+    "paper's]",
 )
 @click.option(
     "--multiple-of",
@@ -104,6 +105,19 @@ CRITERIA = plugins.names(criteria)
     "--decay",
     type=click.Choice(["linear", "cosine", "constant"]),
     help="mesa: how the boost falls, to half of it. [default: linear]",
+)
+@click.option(
+    "--gap",
+    type=float,
+    help="mesa-exact: relative distance to the least worst-domain loss that is near enough. "
+    "[default: 0.0001]",
+)
+@click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="mesa-exact: when to take the best plan so far; 0 = no solver, but good plans and a "
+    "proof all the same. [default: 60]",
 )
 @click.option(
     "--target",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
+from moeprune.cli.proof_text import bound_text, proof_lines, worst_text
 from moeprune.cli.text import size, table
 from moeprune.core.methods import AUTO
 from moeprune.errors import PlanError, UsageError
@@ -15,8 +15,6 @@ from moeprune.errors import PlanError, UsageError
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan
 
-_MOST_DIGITS = 5
-_CONSTRAINTS = {"keep_layers", "layer_keep", "protect_super_experts", "must_keep"}
 _STABLE = 0.8  # docs/concepts.md: below, too much of a plan is chance
 
 
@@ -59,7 +57,8 @@ def plan_text(plan: PrunePlan, last: str) -> str:
     lines += [f"why: {reason}" for reason in plan.reasons]
     lines += constraint_lines(plan)
     if plan.worst_domain is not None and plan.worst_domain_loss is not None:
-        lines.append(_worst(plan, plan.worst_domain_loss))
+        lines.append(worst_text(plan, plan.worst_domain_loss))
+        lines += proof_lines(plan)
         worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))
         rows = [["  domain", "router mass removed"]]
         rows += [[f"  {name}", f"{loss:.2%}"] for name, loss in worst_first]
@@ -110,7 +109,7 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
                 f"{sum(map(len, plan.keep))} of {sum(plan.num_experts)}",
                 str(plan.worst_domain),
                 f"{plan.worst_domain_loss:.2%}",
-                "" if bound is None else f"{bound:.2%}",
+                "" if bound is None else bound_text(bound),
                 "" if agree is None else f"{agree:.0%}",
                 size(plan.size["bytes_after"]),
             ]
@@ -121,26 +120,6 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
     lines += [f"warning: {warning}" for warning in warnings]
     lines += [f"written to {path}" for path in paths]
     return "\n".join(lines)
-
-
-def _worst(plan: PrunePlan, loss: float) -> str:
-    """What the worst domain loses, and the least that it could: as many digits as tell them apart.
-
-    The bound is rounded down, so that it claims no more than is proven.
-    """
-    if plan.lower_bound is None:
-        return f"worst domain {plan.worst_domain} loses {loss:.2%}"
-    for digits in range(2, _MOST_DIGITS + 1):
-        scale = 10.0**digits
-        low = math.floor(plan.lower_bound * 100 * scale) / scale
-        if low < math.floor(loss * 100 * scale) / scale:
-            break
-    kind = "uniform plan" if plan.allocation == "uniform" else "plan"
-    under = " under the same constraints" if _CONSTRAINTS & set(plan.options) else ""
-    return (
-        f"worst domain {plan.worst_domain} loses {loss * 100:.{digits}f}%, no {kind} of this size"
-        f"{under} can lose less than {low:.{digits}f}%"
-    )
 
 
 def _stability(plan: PrunePlan) -> list[str]:

@@ -64,6 +64,14 @@ METHODS: Mapping[str, Method] = {
     "mesa": Method(
         MASS, "mesa", "uniform", ROWS, SIGNAL, "router mass, protecting the domain that loses most"
     ),
+    "mesa-exact": Method(
+        MASS,
+        "mesa-exact",
+        "uniform",
+        ROWS,
+        SIGNAL,
+        "mesa's aim solved to a proven gap: the worst domain loses the least it can",
+    ),
     "random": Method(RANDOM, "rank", "uniform", SUMS, "", "a seeded random choice: the control"),
     "reap": Method("reap", "rank", "uniform", SUMS, CRITERION, "mean gate-weighted output norm"),
     "rm-uniform": Method(MASS, "rank", "uniform", SUMS, CRITERION, "router mass"),

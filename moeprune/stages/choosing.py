@@ -70,11 +70,14 @@ class Chooser:
             score_LE = self.scorer.pooled(folds=folds)
         if self._pooling == ROWS:
             score_LE = row_norm(score_LE)
+        allocating = dict(self._allocating)
+        if folds is not None:  # how stable a plan is may be asked of a quicker one
+            allocating |= getattr(self._allocator, "QUICK", {})
         outcome: Outcome = self._allocator.allocate(
             score_LE,
             worth_DLE=self.scorer.by_domain(folds=folds),
             budget=budget,
-            **self._allocating,
+            **allocating,
         )
         return outcome
 
@@ -86,10 +89,10 @@ def _options(
     takes = (*scorer.OPTIONS, *allocator.OPTIONS)
     for name, value in given.items():
         if value is not None and name not in takes:
-            has = ", ".join(f"--{option}" for option in takes) or "no option of its own"
+            has = ", ".join(map(_flag, takes)) or "no option of its own"
             raise UsageError(
-                f"--{name} {value} does not go with --method {method}, which has {has}. "
-                f"Leave --{name} out."
+                f"{_flag(name)} {value} does not go with --method {method}, which has {has}. "
+                f"Leave {_flag(name)} out."
             )
 
     def arguments(names: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
@@ -103,3 +106,7 @@ def _options(
         arguments(scorer.OPTIONS, scorer.score),
         arguments(allocator.OPTIONS, allocator.allocate),
     )
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

@@ -57,7 +57,7 @@ def describe(
     leave_L = np.array(model.num_experts) - keep_LE.sum(axis=1)
     freed = sum(int(leave) * size for leave, size in zip(leave_L, model.expert_bytes, strict=True))
     warnings = [*shard_warnings(stats), *unseen_warnings(stats, domain_weights=domain_weights)]
-    if method == "mesa" and routing["regime"] == STANDARD:
+    if method in ("mesa", "mesa-exact") and routing["regime"] == STANDARD:
         warnings.append(
             f"the routing is not over-dispersed (entropy ratio {routing['entropy_ratio']:.2f}, "
             "mesa is meant for more than 0.85): its paper saw it do worse than reap there, so "

@@ -48,6 +48,8 @@ def plan(
     steps: int | None = None,
     boost: float | None = None,
     decay: str | None = None,
+    gap: float | None = None,
+    time_limit: float | None = None,
     target: str | None = None,
 ) -> PrunePlan:
     """Choose which experts to remove.
@@ -62,7 +64,8 @@ def plan(
         max_bytes: the most that the model may take, e.g. ``"40GB"``: the largest one that fits.
         allocation: ``"uniform"`` or ``"global"``; None = the method's own.
         criterion: another criterion for a method that only ranks; None = the method's own.
-        signal: another criterion by which ``mesa`` weighs what a domain loses; None = router mass.
+        signal: another criterion by which ``mesa`` and ``mesa-exact`` weigh what a domain loses;
+            None = router mass.
         multiple_of: kept counts must be a multiple of this.
         keep_layers: layers that are never pruned, by the ids that ``inspect`` shows; -1 is the last
             MoE layer. ``ratio`` and ``keep`` speak of the other layers.
@@ -75,6 +78,8 @@ def plan(
         steps: plans that ``mesa`` looks at; None = 20.
         boost: how strongly ``mesa`` protects a domain; None = 0.15.
         decay: how ``mesa``'s boost falls: ``"linear"`` (None), ``"cosine"`` or ``"constant"``.
+        gap: relative distance to the optimum at which ``mesa-exact`` may stop; None = 1e-4.
+        time_limit: seconds after which it takes the best plan it has; None = 60.
         target: the runtime that must load the result, see ``core.targets.TARGETS``; None = not
             checked.
 
@@ -93,7 +98,14 @@ def plan(
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
     chosen = find_method(method, criterion=criterion, signal=signal)
-    given = {"seed": seed, "steps": steps, "boost": boost, "decay": decay}
+    given = {
+        "seed": seed,
+        "steps": steps,
+        "boost": boost,
+        "decay": decay,
+        "gap": gap,
+        "time_limit": time_limit,
+    }
     allocation = chosen.allocation if allocation is None else allocation
     limits = constraints_for(
         stats,

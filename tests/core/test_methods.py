@@ -31,6 +31,7 @@ def test_every_allocator_has_a_method():
         ("rm-uniform", "mass", "rank", "sums", "criterion"),
         ("domain-reap", "reap", "rank", "domains", "criterion"),
         ("mesa", "mass", "mesa", "rows", "signal"),
+        ("mesa-exact", "mass", "mesa-exact", "rows", "signal"),
         ("random", "random", "rank", "sums", ""),
     ],
 )
