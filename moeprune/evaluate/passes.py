@@ -85,7 +85,8 @@ class Passes:
         self, model: Any, *, replay: Replay, rows: Rows, masking: Masking, logits_bytes: int
     ) -> None:
         self.replay = replay
-        self.in_parts = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._takes = frozenset(inspect.signature(model.forward).parameters)
+        self.in_parts = "logits_to_keep" in self._takes
         self._model = model
         self._rows = rows
         self._masking = masking
@@ -167,6 +168,10 @@ class Passes:
         # Without padding the model's own causal mask is the same and faster.
         if not batch.mask_BS.all():
             options["attention_mask"] = torch.from_numpy(batch.mask_BS).to(device)
+            if "position_ids" in self._takes:
+                # What the model counts itself; some look for pictures first if they must.
+                places_S = torch.arange(batch.ids_BS.shape[1], device=device)
+                options["position_ids"] = places_S.expand(*batch.ids_BS.shape)
         if span is not None:
             options["logits_to_keep"] = torch.arange(*span, device=device)
         try:
