@@ -1,7 +1,7 @@
 """moeprune: prune whole experts from Mixture-of-Experts language models.
 
 Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
-``push``, ``inspect``, ``merge``, ``demo``. They are imported on first use, so that
+``push``, ``inspect``, ``merge``, ``analyse``, ``demo``. They are imported on first use, so that
 ``import moeprune`` is cheap.
 """
 
@@ -12,10 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_STAGES = ("calibrate", "demo", "export", "inspect", "merge", "plan", "plans", "push", "verify")
+_STAGES = (
+    "analyse",
+    "calibrate",
+    "demo",
+    "export",
+    "inspect",
+    "merge",
+    "plan",
+    "plans",
+    "push",
+    "verify",
+)
 __all__ = ["__version__", *_STAGES]
 
 if TYPE_CHECKING:
+    from moeprune.stages.analyse import analyse
     from moeprune.stages.calibrate import calibrate
     from moeprune.stages.demo import demo
     from moeprune.stages.export import export

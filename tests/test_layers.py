@@ -16,6 +16,7 @@ LAYER = {
             "architectures",
             "criteria",
             "allocators",
+            "analysis",
             "quant",
             "checkpoint",
             "observe",

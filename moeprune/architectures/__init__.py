@@ -5,6 +5,7 @@ A module of this folder is a recipe, one way to store experts, named by it: its 
 A file of ``families/`` is one family, named by its ``model_type``. Adding either is adding a file.
 """
 
+from moeprune.architectures._attention import attention_kinds
 from moeprune.architectures._config import (
     GROUP_KEYS,
     TOP_GROUP_KEYS,
@@ -23,6 +24,7 @@ __all__ = [
     "Family",
     "NextTokenLayers",
     "StatedExperts",
+    "attention_kinds",
     "family_names",
     "layout_of",
     "load_family",

@@ -12,7 +12,7 @@ import moeprune
 from moeprune.cli.options import printable
 from moeprune.errors import MoePruneError
 
-COMMANDS = ("demo", "inspect", "calibrate", "merge", "plan", "export", "verify", "push")
+COMMANDS = ("demo", "inspect", "calibrate", "merge", "plan", "analyse", "export", "verify", "push")
 _LONGEST = 1200  # characters of an error line; a file may quote megabytes at us
 
 

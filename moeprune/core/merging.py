@@ -11,6 +11,9 @@ import numpy as np
 from moeprune.core.stats import FIELDS, MAXIMA, CalibrationStats, DomainStats
 from moeprune.errors import MismatchError, StatsError, UsageError
 
+# Of one model the kinds of attention are the same, but older stats do not state them.
+_MAY_DIFFER = frozenset({"versions", "attention"})
+
 
 def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
     """Add up stats of the same model: other domains, or other shards of the same domain.
@@ -33,7 +36,7 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
             )
         for key in sorted(set(first.provenance) | set(other.provenance)):
             mine, theirs = first.provenance.get(key), other.provenance.get(key)
-            if mine != theirs and key != "versions":
+            if mine != theirs and key not in _MAY_DIFFER:
                 raise MismatchError(
                     f"stats made with {key} {mine!r} and {theirs!r} cannot be added up. "
                     "Calibrate both with the same options."

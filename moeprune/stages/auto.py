@@ -14,6 +14,7 @@ from moeprune.core.agreement import agreement, overlap_by_chance
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Mask, domain_loss, jaccard, real_LE
 from moeprune.core.diagnosis import routing
+from moeprune.core.folds import halves_of
 from moeprune.core.methods import AUTO, MASS
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
@@ -22,7 +23,7 @@ from moeprune.core.stats import CalibrationStats
 from moeprune.core.verdict import MESA, REAP, Evidence, Verdict, verdict
 from moeprune.errors import UsageError
 from moeprune.stages.choosing import Chooser
-from moeprune.stages.stability import halves_of, stability
+from moeprune.stages.stability import stability
 
 _DIGITS = 12  # the last bits of a sum depend on the machine; a plan should not
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import moeprune
+from moeprune.architectures import attention_kinds
 from moeprune.artefact import sha256_bytes
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sidecars import sidecars_of
@@ -144,6 +145,7 @@ def calibrate(
             "family": opened.origin,
             "config_sha256": sha256_bytes(opened.index.config_text.encode()),
             "versions": _versions(),
+            **_attention(opened),
         },
     )
     check_passes(stats, {corpus.name: corpus.num_tokens for corpus in corpora}, opened.origin)
@@ -212,6 +214,12 @@ def _positions(config: Mapping[str, Any]) -> int | None:
         if isinstance(stated, int) and stated > 0:  # -1 is a way to say that there is no limit
             return int(stated)
     return None
+
+
+def _attention(opened: OpenModel) -> dict[str, list[str]]:
+    """The kind of attention of each MoE layer: analyse groups layers by it."""
+    kinds = attention_kinds(opened.index.config, opened.facts.layer_ids)
+    return {} if kinds is None else {"attention": kinds}
 
 
 def _versions() -> dict[str, str]:

@@ -6,18 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from moeprune.core.choice import Mask, jaccard, real_LE
+from moeprune.core.folds import SPLITS, has_text
 from moeprune.core.stats import CalibrationStats
 
-# The three ways to split four folds in two halves.
-_SPLITS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 _DIGITS = 12  # the last bits of a mean depend on the machine
-
-
-def halves_of(
-    stats: CalibrationStats,
-) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """The splits of the folds in two halves that both hold text of every domain."""
-    return [halves for halves in _SPLITS if _whole(stats, halves)]
 
 
 def stability(
@@ -26,8 +18,8 @@ def stability(
     """Overlap of the plans that two halves of the text give: 1 = any text would give this plan."""
     real = real_LE(stats.model.num_experts)
     splits: list[float | None] = []
-    for halves in _SPLITS:
-        if _whole(stats, halves):
+    for halves in SPLITS:
+        if all(has_text(stats, half) for half in halves):
             one_LE, other_LE = (real & ~choose(half) for half in halves)
             splits.append(round(jaccard(one_LE, other_LE), _DIGITS))
         else:
@@ -35,7 +27,3 @@ def stability(
     measured = [overlap for overlap in splits if overlap is not None]
     mean = round(sum(measured) / len(measured), _DIGITS) if measured else None
     return {"jaccard": mean, "splits": splits}
-
-
-def _whole(stats: CalibrationStats, halves: Sequence[Sequence[int]]) -> bool:
-    return all(domain.num_tokens(folds=half) for domain in stats.domains for half in halves)

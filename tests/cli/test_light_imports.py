@@ -32,6 +32,7 @@ def run(args: list[str]) -> subprocess.CompletedProcess[str]:
             "calibrate",
             "merge",
             "plan",
+            "analyse",
             "export",
             "verify",
             "push",

@@ -1,0 +1,1 @@
+"""What the stats say of a model, in pure numpy; one question a module."""
