@@ -227,9 +227,7 @@ def test_the_simulated_ranking_loses_the_worst_domain():
     """Figure 8: τ falls as entropy rises, and sharply so above 0.85."""
     for seed in range(3):
         points = regime.simulate(seed=seed)
-        ratios, taus = (
-            [getattr(point, key) for point in points] for key in ("entropy_ratio", "tau")
-        )
+        ratios, taus = [point.entropy_ratio for point in points], [point.tau for point in points]
         assert ratios == sorted(ratios)
         assert scipy.stats.spearmanr(ratios, taus).statistic < -0.98
         assert taus[0] > 0.85 and taus[-1] < 0.35

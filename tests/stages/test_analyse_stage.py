@@ -187,7 +187,7 @@ def test_a_model_that_cannot_lose_so_many(tmp_path):
     stats = synthetic.stats(synthetic.facts([4, 4], top_k=3))
     assert moeprune.analyse(stats)["sensitivity"] is not None  # 1 of 4
     assert moeprune.analyse(synthetic.stats(synthetic.facts([2, 2])))["sensitivity"] is None
-    with pytest.raises(UsageError, match="--ratio 0.6 removes too many"):
+    with pytest.raises(UsageError, match=r"--ratio 0\.6 removes too many"):
         moeprune.analyse(stats, ratio=0.6)
     assert moeprune.analyse(drawn(0, model=MODEL), ratio=0.5)["sensitivity"]["ratio"] == 0.5
 
