@@ -11,6 +11,10 @@ from types import ModuleType
 from moeprune.errors import UsageError
 
 
+# What messages call one plug-in of a folder.
+_ONE = {"criteria": "criterion", "allocators": "allocator"}
+
+
 def names(package: ModuleType) -> tuple[str, ...]:
     """Public names of the plug-ins in ``package``, sorted; ``_private`` files are not plug-ins.
 
@@ -26,8 +30,8 @@ def load(package: ModuleType, name: str) -> ModuleType:
     Raises:
         UsageError: no such plug-in; the message offers the nearest name.
     """
-    kind = package.__name__.rpartition(".")[2]
-    known(name, names(package), kind=kind)
+    folder = package.__name__.rpartition(".")[2]
+    known(name, names(package), kind=_ONE.get(folder, folder))
     return importlib.import_module(f"{package.__name__}.{name.replace('-', '_')}")
 
 
