@@ -10,7 +10,6 @@ from types import ModuleType
 
 from moeprune.errors import UsageError
 
-
 # What messages call one plug-in of a folder.
 _ONE = {"criteria": "criterion", "allocators": "allocator"}
 
