@@ -79,9 +79,10 @@ def decide(
     """
     for name, value in given.items():
         if value is not None:
+            option = f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"--{name} {value} does not go with --method {AUTO}, which may choose a method "
-                f"without it. Leave --{name} out, or name the method."
+                f"{option} {value} does not go with --method {AUTO}, which may choose a method "
+                f"without it. Leave {option} out, or name the method."
             )
     seen = measure(stats, budget=budget, domain_weights=domain_weights)
     return Decision(verdict(seen), seen)

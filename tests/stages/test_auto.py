@@ -114,9 +114,35 @@ def test_same_input_same_bytes():
 
 
 @pytest.mark.parametrize(
-    "options", [{"steps": 5}, {"boost": 0.3}, {"seed": 0}, {"criterion": "reap"}, {"signal": "ean"}]
+    "constraints",
+    [
+        {"ratio": 0.25, "keep_layers": [0, -1]},
+        {"ratio": 0.25, "multiple_of": 4, "allocation": "global"},
+        {"max_bytes": "18kB"},
+        {"keep": 10, "domain_weights": {"math": 3.0}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("follows", [1.0, 0.0])
+def test_constraints_hold_whatever_is_chosen(constraints, follows):
+    stats = drawn(1, model=SMALL, norms_follow_mass=follows)
+    made = moeprune.plan(stats, method="auto", **constraints)
+    assert made.options["method"] == "auto"
+    assert made.keep == moeprune.plan(stats, method=made.method, **constraints).keep
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 5},
+        {"boost": 0.3},
+        {"seed": 0},
+        {"time_limit": 9.0},
+        {"criterion": "reap"},
+        {"signal": "ean"},
+    ],
 )
 def test_options_of_single_methods_are_refused(options):
-    name = next(iter(options))
+    name = next(iter(options)).replace("_", "-")
     with pytest.raises(UsageError, match=f"--{name} .* does not go with --method auto"):
         moeprune.plan(drawn(0, model=SMALL), method="auto", ratio=RATIO, **options)
