@@ -16,7 +16,9 @@ def constraint_lines(plan: PrunePlan) -> list[str]:
     lines = []
     parts = []
     if options.get("keep_layers"):
-        parts.append(f"layers {id_ranges(options['keep_layers'])} are never pruned")
+        layers = options["keep_layers"]
+        what = f"layer {layers[0]} is" if len(layers) == 1 else f"layers {id_ranges(layers)} are"
+        parts.append(f"{what} never pruned")
     if options.get("layer_keep"):
         counts = (f"layer {layer} keeps {n}" for layer, n in options["layer_keep"].items())
         parts.append(", ".join(counts))

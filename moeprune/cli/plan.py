@@ -131,8 +131,9 @@ def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
 
     Prints what each domain loses (share of its router mass in the removed experts), worst first.
     """
-    from moeprune.cli.plan_text import parse_weights, plan_text, plans_text
+    from moeprune.cli.plan_text import parse_weights, plan_text
     from moeprune.cli.plan_values import parse_layer_keep, parse_layers, parse_ratios
+    from moeprune.cli.plans_text import plans_text
     from moeprune.stages.plan import plan
     from moeprune.stages.plans import paths_for, plans
 

@@ -95,33 +95,6 @@ def shown_text(plan: PrunePlan, path: Path) -> str:
         ) from problem
 
 
-def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
-    """What ``moeprune plan`` prints of several ratios."""
-    first = plans[0]
-    lines = [f"{first.method} ({first.criterion}, {first.allocation}), {len(plans)} plans"]
-    lines += constraint_lines(first)
-    rows = [["ratio", "keeps", "worst domain", "loses", "no plan less than", "agree", "size"]]
-    for plan in plans:
-        bound, agree = plan.lower_bound, plan.stability.get("jaccard")
-        rows.append(
-            [
-                str(plan.options["ratio"]),
-                f"{sum(map(len, plan.keep))} of {sum(plan.num_experts)}",
-                str(plan.worst_domain),
-                f"{plan.worst_domain_loss:.2%}",
-                "" if bound is None else bound_text(bound),
-                "" if agree is None else f"{agree:.0%}",
-                size(plan.size["bytes_after"]),
-            ]
-        )
-    used = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    lines.append(table(list(zip(*used, strict=True))))
-    warnings = dict.fromkeys(warning for plan in plans for warning in plan.warnings)
-    lines += [f"warning: {warning}" for warning in warnings]
-    lines += [f"written to {path}" for path in paths]
-    return "\n".join(lines)
-
-
 def _stability(plan: PrunePlan) -> list[str]:
     if plan.criterion == "random":
         return ["stability: does not apply, a random choice reads no text"]

@@ -43,7 +43,8 @@ def without_stale(plan: PrunePlan) -> PrunePlan:
         lower_bound=None,
         size={},
         stability={},
-        details={},
+        # Of the details only this is a fact of the model; an edit is held to it by check_promises.
+        details={key: plan.details[key] for key in ("super_experts",) if key in plan.details},
         warnings=(*plan.warnings, EDITED),
     )
 

@@ -39,7 +39,7 @@ def planned(says, name, *args):
 
 def test_constraints_are_stated(says):
     out = planned(says, "p.json", "--ratio", "0.25", "--keep-layers", "1", "--layer-keep", "-1=4")
-    assert "layers 1 are never pruned; layer 5 keeps 4; the other layers: --ratio 0.25" in out
+    assert "layer 1 is never pruned; layer 5 keeps 4; the other layers: --ratio 0.25" in out
     assert "warning: layers keep different numbers of experts: export with --per-layer" in out
     out = planned(says, "p.json", "--ratio", "0.25", "--must-keep", "must.json")
     assert "must stay: 6 experts (layer 1: 0-5)" in out

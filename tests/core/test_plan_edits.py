@@ -71,6 +71,12 @@ def test_figures_of_other_lists_are_left_out(plan, tmp_path, change):
     assert PrunePlan.from_json(found.to_json(), path="x").edited
 
 
+def test_super_experts_are_still_named_after_an_edit(plan):
+    named = replace(plan, details={"super_experts": {"1": [plan.keep[0][-1]]}, "other": 1})
+    shown = replace(named, kept_sha256="0" * 64).without_stale()
+    assert shown.details == {"super_experts": named.details["super_experts"]}
+
+
 def test_an_edit_that_is_undone_is_none(plan, tmp_path):
     def twice(body):
         keep = list(body["layers"][0]["keep"])
