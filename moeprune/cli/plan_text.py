@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
-from moeprune.cli.proof_text import bound_text, proof_lines, worst_text
+from moeprune.cli.proof_text import proof_lines, worst_text
 from moeprune.cli.text import size, table
 from moeprune.core.methods import AUTO
 from moeprune.errors import PlanError, UsageError

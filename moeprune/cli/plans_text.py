@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
+from moeprune.cli.proof_text import bound_text
 from moeprune.cli.text import size, table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
                 f"{sum(map(len, plan.keep))} of {sum(plan.num_experts)}",
                 str(plan.worst_domain),
                 f"{plan.worst_domain_loss:.2%}",
-                "" if bound is None else f"{math.floor(bound * 10_000) / 100:.2f}%",
+                "" if bound is None else bound_text(bound),
                 "" if agree is None else f"{agree:.0%}",
                 size(plan.size["bytes_after"]),
             ]
