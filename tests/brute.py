@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from synthetic import facts
 
 from moeprune.core.budget import Budget
+from moeprune.core.constraints import Constraints
 from moeprune.errors import UsageError
 
 
@@ -16,7 +17,8 @@ def layer_plans(budget: Budget, row: int) -> Iterator[tuple[int, ...]]:
     """Every set of ids that may leave one layer."""
     count, most, groups = budget.num_experts[row], budget.max_remove[row], budget.num_groups
     closed = set(budget.protected[row]) if budget.protected else set()
-    for leave in range(most + 1):
+    least = budget.min_remove[row] if budget.min_remove else 0
+    for leave in range(least, most + 1):
         if budget.allocation == "uniform" and leave != most:
             continue
         if leave and (count - leave) % budget.unit:
@@ -49,9 +51,13 @@ def cases(draw: st.DrawFn) -> tuple[Any, Budget] | None:
     experts = [groups * size for size in draw(st.lists(per_group, min_size=1, max_size=3))]
     allocation = draw(st.sampled_from(["uniform", "global"]))
     model = facts(experts, top_k=draw(st.integers(1, 2)), groups=groups)
+    own = {}  # some layers have a count of their own
+    if draw(st.booleans()):
+        own = {row: draw(st.integers(1, n)) for row, n in enumerate(experts) if draw(st.booleans())}
     try:
         budget = Budget.of(
             model,
+            constraints=Constraints.of(model, layer_keep=own),
             ratio=draw(st.integers(10, 70)) / 100,
             keep=None,
             allocation=allocation,
@@ -88,6 +94,7 @@ def _protecting(draw: st.DrawFn, budget: Budget) -> Budget:
         num_groups=budget.num_groups,
         unit=budget.unit,
         max_remove=budget.max_remove,
+        min_remove=budget.min_remove,
         remove_total=budget.remove_total,
         protected=tuple(protected),
     )

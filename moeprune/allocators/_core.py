@@ -76,10 +76,14 @@ def _priced(problem: Problem, sorted_BS: Array, *, last: bool) -> tuple[Array, f
     else:
         most_L = problem.max_slices_L
         low_L, next_L = (each_B.reshape(-1, groups).sum(axis=1) for each_B in (low_B, next_B))
-        group_price = _last_or_next(low_L[leave_L > 0], next_L[leave_L < most_L], last=last)
+        open_L = ~problem.fixed_L
+        group_price = _last_or_next(
+            low_L[open_L & (leave_L > 0)], next_L[open_L & (leave_L < most_L)], last=last
+        )
         price_B = _split(group_price, low_B, next_B, groups, full_L=leave_L == most_L, last=last)
         over_L = price_B.reshape(-1, groups).sum(axis=1) - group_price
-        owed = float(np.minimum(over_L, 0.0) @ most_L)
+        # A layer that loses exactly so many owes them whether they are dear or cheap.
+        owed = float(np.where(open_L, np.minimum(over_L, 0.0), over_L) @ most_L)
         owed += group_price * problem.total / groups
     gain_BS = np.minimum(sorted_BS - price_B[:, None], 0.0)
     return price_B[:, None], float(gain_BS.sum()) + owed
@@ -89,7 +93,7 @@ def _last_or_next(taken: Array, coming: Array, *, last: bool) -> float:
     """The price of the last slice that leaves, or of the first that stays: G · μ."""
     if taken.size and (last or not coming.size):
         return float(taken.max())
-    return float(coming.min())
+    return float(coming.min()) if coming.size else 0.0
 
 
 def _split(

@@ -44,6 +44,7 @@ class Problem:
         loss_ND: (N, D) share of the domain's worth that leaves with the expert.
         index_BS: (B, S) the experts of every block that may leave; N where there is none.
         max_slices_L: (L,) the most that may leave each block of a layer.
+        fixed_L: (L,) bool, True = exactly so many leave, whatever it costs.
     """
 
     def __init__(self, worth_DLE: Array, budget: Budget, *, total: int | None = None) -> None:
@@ -70,6 +71,8 @@ class Problem:
             at = slice(row * groups, (row + 1) * groups)
             self.index_BS[at, :per] = np.where(closed, rows * width, ids_GP)
         self.max_slices_L = np.array(budget.max_remove) // groups
+        least_L = np.array(budget.min_remove or (0,) * rows)
+        self.fixed_L = np.array(self.uniform) | (least_L == np.array(budget.max_remove))
         self._chunks()
 
     @property
@@ -126,6 +129,11 @@ class Problem:
             sums_LS = np.cumsum(np.pad(slice_LS, ((0, 0), (1, 0))), axis=1)
             chunk = sums_LS[self._layer, self._end] - sums_LS[self._layer, self._start]
             mean = chunk / self._size
+            # Rounding may let the mean of equal costs fall by a last bit; order must not follow.
+            for row in range(rows):
+                mine = self._layer == row
+                mean[mine] = np.maximum.accumulate(mean[mine])
+        mean = np.where(self.fixed_L[self._layer], -np.inf, mean)
         cheapest = np.argsort(mean, kind="stable")
         taken = np.cumsum(self._size[cheapest])
         whole = int(np.searchsorted(taken, self.total, side="right"))

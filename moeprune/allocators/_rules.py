@@ -76,27 +76,29 @@ def rules_of(problem: Problem, core: Core, ids: Ids) -> Rules:
         rules.row(np.arange(ids.size), rest, rest)
         for row, most in enumerate(problem.budget.max_remove):
             mine, room = np.flatnonzero(layer_X == row), float(most - gone_LE[row].sum())
-            if mine.size > room:
-                rules.row(mine, 0.0, room)
+            if mine.size > room or (mine.size and problem.fixed_L[row]):
+                rules.row(mine, room if problem.fixed_L[row] else 0.0, room)
         return rules
     groups = problem.budget.num_groups
     all_steps: dict[int, float] = {}
     for row, (count, most) in enumerate(
         zip(problem.budget.num_experts, problem.budget.max_remove, strict=True)
     ):
-        steps = {} if problem.uniform or not most else _steps(rules, count, most, problem)
+        fixed = bool(problem.fixed_L[row])
+        steps = {} if fixed or not most else _steps(rules, count, most, problem)
         all_steps |= steps
         per = count // groups
         for group in range(groups):
             at = slice(group * per, (group + 1) * per)
             expert_X = ids - row * problem.shape[1]
             mine = np.flatnonzero((expert_X >= at.start) & (expert_X < at.stop))
-            goal = float((most // groups if problem.uniform else 0) - gone_LE[row, at].sum())
+            goal = float((most // groups if fixed else 0) - gone_LE[row, at].sum())
             if mine.size or steps:
                 shares = {column: -size / groups for column, size in steps.items()}
                 rules.row(mine, goal, goal, steps=shares)
     if all_steps:
-        rules.row(ids[:0], problem.total, problem.total, steps=all_steps)
+        rest = problem.total - int(np.array(problem.budget.max_remove)[problem.fixed_L].sum())
+        rules.row(ids[:0], rest, rest, steps=all_steps)
     return rules
 
 

@@ -107,7 +107,8 @@ def _swaps(problem: Problem, leave_N: Mask, cost_N: Array) -> _Swaps:
         width = problem.shape[1]
         room_L = problem.max_slices_L - leave_N.reshape(problem.shape).sum(axis=1)
         same = back_BXY // width == away_BXY // width
-        ok_BXY &= same | (np.append(room_L, 0)[away_BXY // width] > 0)
+        moves = ~np.append(problem.fixed_L, True)[back_BXY // width]
+        ok_BXY &= same | (moves & (np.append(room_L, 0)[away_BXY // width] > 0))
     back = np.broadcast_to(back_BXY, ok_BXY.shape)[ok_BXY]
     away = np.broadcast_to(away_BXY, ok_BXY.shape)[ok_BXY]
     return _Swaps(back, away, problem.loss_ND[away] - problem.loss_ND[back])
