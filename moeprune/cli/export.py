@@ -43,8 +43,9 @@ from moeprune.cli.progress import progress
 @click.option(
     "--per-layer",
     is_flag=True,
-    help="Layers keep different numbers of experts (--allocation global): write them so, with the "
-    "code that loads them. transformers needs trust_remote_code=True; no other runtime reads it.",
+    help="Layers keep different numbers of experts (plan --allocation global, --keep-layers): "
+    "write them so, with the code that loads them. transformers needs trust_remote_code=True; no "
+    "other runtime reads it.",
 )
 @click.option(
     "--pad",

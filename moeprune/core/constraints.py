@@ -79,7 +79,7 @@ def layer_of(facts: ModelFacts, layer: int, *, option: str) -> int:
     """
     layers = tuple(dict.fromkeys(facts.layer_ids))
     if layer in layers:
-        return layer
+        return layers[layers.index(layer)]  # a plain int, whatever equals it
     if type(layer) is int and -len(layers) <= layer < 0:
         return layers[layer]
     raise UsageError(

@@ -116,8 +116,8 @@ def check_target(target: str | None, facts: ModelFacts, counts: Sequence[int]) -
         if widest != least and not limit.own_counts and not _paddable(facts):
             raise UsageError(
                 f"--target {name} reads one expert count for all layers, this plan keeps {least} "
-                f"to {widest}, and {_why_not_padded(facts)}. Use --allocation uniform, or "
-                "--target transformers."
+                f"to {widest}, and {_why_not_padded(facts)}. Use --allocation uniform "
+                "without --keep-layers and --layer-keep, or --target transformers."
             )
     if widest == least:
         return None
