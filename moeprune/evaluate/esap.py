@@ -33,7 +33,7 @@ from moeprune.plugins import known
 
 TOP_P = 0.999
 CACHE_BYTES = 4 << 30
-LOGITS_BYTES = 256 << 20
+LOGITS_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,22 @@ def test_a_layer_that_writes_into_what_it_is_given(subject: Subject) -> None:
     assert esap.layer_forwards == 5 * (4 + 1 + 0 + 2 + 1)
 
 
+def test_a_forward_that_wants_a_number_of_positions(subject: Subject) -> None:
+    """Own code of a checkpoint may know only how many of the last positions are wanted."""
+    plain = subject.model.forward
+
+    def forward(input_ids: Any, logits_to_keep: int = 0, **options: Any) -> Any:
+        if not isinstance(logits_to_keep, int):
+            raise TypeError("unsupported operand")
+        return plain(input_ids=input_ids, **options)
+
+    subject.model.forward = forward
+    esap = subject.esap(top_p=1.0, logits_bytes=1)
+    assert esap.report.reuse and not esap.report.in_parts
+    assert esap.report.reason == "a pass without its first layers fails: unsupported operand"
+    assert esap.score((2, 2, 5)) == pytest.approx(subject.slow((2, 2, 5)), abs=1e-6)
+
+
 class Stack(nn.Module):
     """Layers that return a tuple, and a sum that the model itself keeps."""
 
