@@ -46,13 +46,13 @@ def masked_logits(model: Path, plan: PrunePlan) -> torch.Tensor:
 
     layout = open_model(model).layout
     full = load_causal_lm(model, dtype="float32", device="cpu")
-    routers = [layer.router for layer in moe_layers(full, layout)]
+    layers = moe_layers(full, layout)
     extra = max(rule.extra for rule in layout.tensors.values())
     masked = masked_experts(
         full,
-        routers=routers,
-        num_experts=layout.num_experts,
-        removed=plan.removed,
+        routers=[layer.router for layer in layers],
+        num_experts=[layer.num_experts for layer in layers],
+        removed=[plan.removed[layer.row] for layer in layers],
         extra=extra,
     )
     with torch.no_grad(), masked:

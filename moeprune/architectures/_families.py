@@ -19,6 +19,8 @@
 ``router_axis``           the axis of a router weight that counts the experts; 0 where not stated
 ``stored_sets``           expert sets that one module stores, numbered on; each loses the same ids
 ``sets``                  name of a further expert set of each layer -> its two modules in memory
+``stacks``                names of the parts of the model that each run all layers in memory, with
+                          the same experts, where there are several (an encoder and a decoder)
 ``idle``                  true: they are choices that a token may take in place of a routed expert
 ``loop``                  the config keys of the first layer that a forward pass repeats, of the
                           layer after the last one, and of the number of passes
@@ -61,6 +63,7 @@ class Family:
     router_axis: int = 0
     stored_sets: int = 1
     sets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    stacks: tuple[str, ...] = ()
     idle: bool = False
     loop: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -105,7 +108,8 @@ def load_family(*model_types: object) -> Family:
 
 def _parsed(body: dict[str, Any]) -> Family:
     sets = {name: tuple(modules) for name, modules in body.get("sets", {}).items()}
-    return Family(**body | {"loop": tuple(body.get("loop", ())), "sets": sets})
+    lists = {name: tuple(body.get(name, ())) for name in ("loop", "stacks")}
+    return Family(**body | {**lists, "sets": sets})
 
 
 def _folder() -> resources.abc.Traversable:

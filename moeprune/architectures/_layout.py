@@ -116,6 +116,7 @@ def layout_of(
         quant_method=quant_method_of(config, stated),
         sets=tuple(name for _, name in main) if family.sets else (),
         set_modules=family.sets,
+        stacks=family.stacks,
         passes=passes_of(stated, family, layer_ids),
         idle_experts=extra if family.idle else 0,
     )

@@ -84,6 +84,8 @@ class MoeLayout:
         quant_method: as ``quantization_config`` states it, or None.
         sets, passes, idle_experts: see :class:`ModelFacts`.
         set_modules: set other than the main one -> experts module and router module in memory.
+        stacks: parts of the model in memory that each run all MoE layers, with the same experts; or
+            (): one stack.
     """
 
     model_type: str
@@ -103,6 +105,7 @@ class MoeLayout:
     gate_scale: float = 1.0
     sets: tuple[str, ...] = ()
     set_modules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    stacks: tuple[str, ...] = ()
     passes: tuple[int, ...] = ()
     idle_experts: int = 0
 

@@ -30,12 +30,14 @@ class Batch:
         mask_BS: int64, 1 = a token, 0 = padding.
         positions_BS: int64, 0.. from each document's first token.
         fold_BS: int64 fold of the document, −1 in the padding.
+        number_B: int64 number of each document in its domain.
     """
 
     ids_BS: NDArray[np.int64]
     mask_BS: NDArray[np.int64]
     positions_BS: NDArray[np.int64]
     fold_BS: NDArray[np.int64]
+    number_B: NDArray[np.int64]
 
     @property
     def num_tokens(self) -> int:
@@ -89,4 +91,10 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
         mask_BS[line, place] = 1
         positions_BS[line, place] = np.arange(ids.size)
         fold_BS[line, place] = corpus.numbers[row] % FOLDS
-    return Batch(ids_BS=ids_BS, mask_BS=mask_BS, positions_BS=positions_BS, fold_BS=fold_BS)
+    return Batch(
+        ids_BS=ids_BS,
+        mask_BS=mask_BS,
+        positions_BS=positions_BS,
+        fold_BS=fold_BS,
+        number_B=np.array([corpus.numbers[row] for row in rows], np.int64),
+    )

@@ -46,7 +46,7 @@ class Watch:
 
     def __init__(self, layers: Sequence[MoeLayer], sums: FoldedSums, *, read: Read) -> None:
         self._layers, self._sums, self._read = layers, sums, read
-        self._routed: dict[int, Routed] = {}
+        self._routed: dict[int, Routed] = {}  # by router: several layers may share a row
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Watch:
 
     def _keep(self, layer: MoeLayer) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self._routed[layer.row] = self._read(layer, output)
+            self._routed[id(layer.router)] = self._read(layer, output)
 
         return hook
 
@@ -71,12 +71,12 @@ class Watch:
         Raises:
             UnsupportedModelError: the layer's router did not run before.
         """
-        if layer.row not in self._routed:
+        if id(layer.router) not in self._routed:
             raise UnsupportedModelError(
                 f"layer {layer.layer}: its experts ran, but its router gave no logits before; "
                 "this family needs an observer of its own."
             )
-        routed = self._routed.pop(layer.row)
+        routed = self._routed.pop(id(layer.router))
 
         def live(values: Tensor) -> Tensor:
             return self._sums.live(values, row=layer.row)

@@ -19,10 +19,10 @@ ELSEWHERE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeLayer:
-    """One MoE layer of a live model.
+    """One MoE layer of a live model, in one of the stacks that it is part of.
 
     Attributes:
-        row: index into ``MoeLayout.layer_ids``.
+        row: index into ``MoeLayout.layer_ids``; layers that share their experts share the row.
         layer: the layer's number in the checkpoint.
         num_experts: E.
         experts: the module that holds all routed experts.
@@ -41,6 +41,9 @@ class MoeLayer:
 def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
     """Find the modules of every MoE layer of the layout, under ``layers.<i>.`` or ``blocks.<i>.``.
 
+    Returns:
+        One entry a row, rows ascending; of a layout with several stacks, one a row and stack.
+
     Raises:
         UnsupportedModelError: a layer's experts or router are missing, or found twice.
     """
@@ -50,11 +53,12 @@ def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
             row=row,
             layer=layer,
             num_experts=layout.num_experts[row],
-            experts=_only(modules, layer, experts, layout.model_type),
-            router=_only(modules, layer, router, layout.model_type),
+            experts=_only(modules, stack, layer, experts, layout.model_type),
+            router=_only(modules, stack, layer, router, layout.model_type),
             num_idle=layout.idle_experts,
         )
         for row, (layer, experts, router) in enumerate(_named(layout))
+        for stack in layout.stacks or ("",)
     )
 
 
@@ -87,13 +91,17 @@ def _named(layout: MoeLayout) -> Iterator[tuple[int, str, str]]:
         yield (layer, *(layout.set_modules[expert_set] if expert_set else main))
 
 
-def _only(modules: dict[str, nn.Module], layer: int, name: str, model_type: str) -> nn.Module:
-    wanted = re.compile(rf"(^|\.)(layers|blocks)\.{layer}\.{re.escape(name)}$")
+def _only(
+    modules: dict[str, nn.Module], stack: str, layer: int, name: str, model_type: str
+) -> nn.Module:
+    inside = rf"(^|\.){re.escape(stack)}\.(.+\.)?" if stack else r"(^|\.)"
+    wanted = re.compile(rf"{inside}(layers|blocks)\.{layer}\.{re.escape(name)}$")
     found = [path for path in modules if wanted.search(path)]
     if len(found) != 1:
+        where = f"{stack}…layers" if stack else "layers"
         raise UnsupportedModelError(
             f"layer {layer} of the loaded model has {len(found)} modules "
-            f"'layers.{layer}.{name}', expected one; the description of family {model_type} "
+            f"'{where}.{layer}.{name}', expected one; the description of family {model_type} "
             "does not fit this version of transformers."
         )
     return modules[found[0]]

@@ -1,4 +1,8 @@
-"""One forward pass over the documents of a domain, every MoE layer observed."""
+"""Forward passes over the documents of a domain, every MoE layer observed.
+
+A causal model reads a batch in one pass. An observer of models that read otherwise has a ``reader``
+of its own, which takes a model as :func:`one_pass` does.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from moeprune.observe.domains import Corpus
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import decoder_of, takes
 from moeprune.observe.sums import FoldedSums
+
+Read = Callable[[Batch, FoldedSums], None]
 
 
 def check_observer(layout: MoeLayout) -> None:
@@ -72,22 +78,32 @@ def prefill(
         gate_scale=layout.gate_scale,
         num_idle=layout.idle_experts,
     )
-    decoder = decoder_of(model)
     observer = plugins.load(observers, layout.observer)
+    read: Read = getattr(observer, "reader", one_pass)(model)
     with torch.inference_mode(), observer.observing(model, layers=layers, sums=sums):
         for batch in batches(corpus, max_tokens=batch_tokens, padding_side=padding_side):
-            sums.begin(batch.fold_BS)
             try:
-                decoder(**_inputs(decoder, batch, model.device), use_cache=False)
+                read(batch, sums)
             except torch.OutOfMemoryError as problem:
                 raise UsageError(
                     f"a batch of {batch.ids_BS.size} tokens does not fit the GPU's memory; give a "
                     "smaller --batch-tokens."
                 ) from problem
-            sums.end()
             if on_tokens is not None:
                 on_tokens(batch.num_tokens)
     return sums.arrays()
+
+
+def one_pass(model: Any) -> Read:
+    """How a causal model reads a batch: one forward pass, without the head."""
+    decoder = decoder_of(model)
+
+    def read(batch: Batch, sums: FoldedSums) -> None:
+        sums.begin(batch.fold_BS)
+        decoder(**_inputs(decoder, batch, model.device), use_cache=False)
+        sums.end()
+
+    return read
 
 
 def _inputs(decoder: Any, batch: Batch, device: torch.device) -> dict[str, torch.Tensor]:

@@ -62,9 +62,9 @@ def masked_experts(
 
     Args:
         model: a loaded model; parameters and modules are restored at the end.
-        routers: (L,) the router module of each MoE layer, modules of ``model``.
-        num_experts: (L,) routed experts of each.
-        removed: L sequences of expert ids.
+        routers: the router module of each MoE layer in each stack, modules of ``model``.
+        num_experts: routed experts of each.
+        removed: of each, a sequence of expert ids.
         extra: further outputs of every router after those of its experts, which stay.
 
     Raises:

@@ -40,11 +40,11 @@ def check_numbers(index: CheckpointIndex, layout: MoeLayout, live: Any) -> None:
     from moeprune.observe.quantised import expert_square
 
     layers = moe_layers(live, layout)
-    for row in np.unique(np.linspace(0, len(layers) - 1, _LAYERS).round().astype(int)).tolist():
-        layer = layers[row]
-        expert = row % layer.num_experts
+    for place in np.unique(np.linspace(0, len(layers) - 1, _LAYERS).round().astype(int)).tolist():
+        layer = layers[place]
+        expert = layer.row % layer.num_experts
         have = expert_square(layer.experts, expert)
-        due = stored_square(index, layout, stored, row=row, expert=expert)
+        due = stored_square(index, layout, stored, row=layer.row, expert=expert)
         if have is None or due is None or abs(have - due) <= _TOLERANCE * due:
             continue
         raise CheckpointError(

@@ -219,11 +219,12 @@ def _compare_forward(
         prompts = [ids for text in PROMPTS if (ids := tokenizer(text)["input_ids"])]
     else:
         prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
+    layers = moe_layers(full, layout)
     with masked_experts(
         full,
-        routers=[layer.router for layer in moe_layers(full, layout)],
-        num_experts=layout.num_experts,
-        removed=plan.removed,
+        routers=[layer.router for layer in layers],
+        num_experts=[layer.num_experts for layer in layers],
+        removed=[plan.removed[layer.row] for layer in layers],
         extra=layout.extra_rows,
     ):
         reference = prompt_logits(full, prompts)
