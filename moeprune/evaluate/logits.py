@@ -5,7 +5,8 @@ B prompts of different lengths, S tokens of a prompt, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,14 +47,24 @@ def prompt_logits(model: Any, prompts: Sequence[Sequence[int]]) -> list[torch.Te
         prompts: token ids, one sequence a prompt; run one by one, so nothing is padded.
 
     Returns:
-        One (S, V) float32 tensor a prompt, on the CPU.
+        One (S, V) float32 tensor a prompt, on the CPU; of a model that denoises, the logits of the
+        canvas that it draws after the prompt.
     """
     logits = []
-    for ids in prompts:
+    for number, ids in enumerate(prompts):
         input_ids_BS = torch.tensor([list(ids)], device=model.device)
-        output = model(input_ids=input_ids_BS, use_cache=False)
+        with _seeded(number):
+            output = model(input_ids=input_ids_BS, use_cache=False)
         logits.append(output.logits[0].float().cpu())
     return logits
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """What a forward pass draws inside the block is the same each time; nothing else notices."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
 
 
 def compare_logits(
