@@ -41,8 +41,8 @@ of them and prints the count.
   experts. LongCat's zero experts, ZAYA's skip and Inkling's sinks stay, behind the last kept
   expert. DeepSeek-V4's first layers choose by a table of tokens: a removed expert's places go to
   kept ones, evenly, never to one that the token has already. Layers that run several times count
-  every pass.
-- **Calibrate**: whether its experts can be observed; a family that says *not yet* is refused.
+  every pass. DiffusionGemma's experts serve an encoder and a decoder; both count
+  ([how](concepts.md#what-is-measured)).
 
 A model that is not in the table may still work: `moeprune inspect` says *inferred* where the family
 was described from transformers' own classes, and *by the rule set* where only the names and shapes
@@ -58,8 +58,8 @@ def page() -> str:
     facts = json.loads(FACTS.read_text(encoding="utf-8"))
     tested = _tested()
     lines = [
-        "| family | experts on disk | router | probability | groups | calibrate | tested |",
-        "|---|---|---|---|---|---|---|",
+        "| family | experts on disk | router | probability | groups | tested |",
+        "|---|---|---|---|---|---|",
     ]
     for fact in sorted(facts, key=lambda fact: str(fact["entry"])):
         lines.append(_row(fact, tested[fact["entry"]]))
@@ -91,7 +91,6 @@ def _row(fact: dict[str, Any], tested: int) -> str:
         _router(fact),
         _probability(family),
         "yes" if family.groups else "",
-        "not yet" if family.observer == "none" else "yes",
         "yes" if tested else "not yet",
     ]
     return "| " + " | ".join(cells) + " |"

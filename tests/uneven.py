@@ -55,5 +55,6 @@ def masked_logits(model: Path, plan: PrunePlan) -> torch.Tensor:
         removed=[plan.removed[layer.row] for layer in layers],
         extra=extra,
     )
+    torch.manual_seed(0)  # of what the model draws by itself
     with torch.no_grad(), masked:
         return full(input_ids=torch.tensor(PROMPT), use_cache=False).logits

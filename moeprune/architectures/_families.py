@@ -12,7 +12,7 @@
 ``scale_unless``          ... but there is no such factor when config.json has one of these values
 ``experts``, ``router``   names of the two modules in memory, after ``layers.<i>.``
 ``observer``              how calibration sees the experts: ``function`` (transformers' registry of
-                          experts functions), the name of another way, or ``none``
+                          experts functions), or the name of another way
 ``groups``                true: the router is group-limited when config.json says n_group > 1
 ``groups_when``           ... and only when config.json has these values too
 ``extra_rows``            router rows after the last expert's: a number, or the config key of it

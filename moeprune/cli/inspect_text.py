@@ -63,8 +63,6 @@ def inspect_text(model: Inspection) -> str:
         lines.append(f"quantised: {model.quant_method}")
     if model.not_runnable:
         lines.append(f"calibrate cannot run it: {model.not_runnable}")
-    if model.observer == "none":
-        lines.append("calibrate cannot observe this family yet; a plan written by hand works")
     lines.append(f"config.json states the count as {', '.join(model.count_keys)}")
     if not model.choices:
         lines.append(

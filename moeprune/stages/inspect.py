@@ -69,7 +69,7 @@ class Inspection:
         quant_method: as config.json states it, or None.
         not_runnable: why calibrate and verify --forward refuse its stored format, or None.
         count_keys: keys of config.json that state the expert count.
-        observer: how calibration sees the experts; ``"none"``: it cannot yet.
+        observer: how calibration sees the experts.
         min_keep: the fewest experts a pruned layer may keep.
         unit: a pruned layer keeps a multiple of it.
         choices: what uniform pruning at some ratios leaves.

@@ -10,6 +10,7 @@ A file states
   block's own output is not that sum plus something (a projection or a norm follows);
 * ``logits``: the module of the router that gives its logits, where the router returns others;
 * ``pairs``: the shared bias of experts that receive (token, expert) pairs;
+* ``canvas``: true: the model denoises canvases of ``canvas_length`` tokens after a prompt;
 * ``text_model``: the part with a forward pass over text, where the model itself has none;
 * ``fast``: true: also in the default run.
 """
@@ -42,6 +43,7 @@ class FamilyData:
     logits: str = ""
     pairs: str = ""
     routed_sum: str = ""
+    canvas: bool = False
     fast: bool = False
 
 
@@ -108,6 +110,14 @@ def load(data: FamilyData, path: Path) -> tuple[Any, dict[str, Any]]:
         path, experts_implementation="eager", output_loading_info=True
     )
     return model.eval(), report
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: list[int]) -> torch.Tensor:
+    """Logits of a text; what the model draws by itself is the same each time."""
+    torch.manual_seed(0)
+    found: torch.Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits
+    return found
 
 
 def text_model(data: FamilyData, model: Any) -> Any:

@@ -1,8 +1,9 @@
 """What a model's MoE layers do with a text, watched in a plain forward pass of one text at a time.
 
-Nothing of moeprune takes part except the names of the modules. Each expert's output comes from the
-family's own experts module, run on one expert alone. The factor that the block itself applies is
-measured: what the block gives, less what it gives when its experts give zero.
+Nothing of moeprune takes part except the names of the modules, and the random tokens of canvases.
+Each expert's output comes from the family's own experts module, run on one expert alone. The factor
+that the block itself applies is measured: what the block gives, less what it gives when its experts
+give zero.
 
 T tokens, E experts, K chosen, H hidden size.
 """
@@ -17,19 +18,19 @@ import numpy as np
 import torch
 from family_data import FamilyData
 from numpy.typing import NDArray
-from router_reference import probabilities_of
 
 from moeprune.core.layout import MoeLayout
 from moeprune.observe.layers import moe_layers
+from moeprune.observe.observers.canvas import noisy
 
-FOLDS = 4
 _BIAS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|router_bias|balancing_biases)$")
 
 
 @dataclass(kw_only=True)
 class Watched:
-    """One layer and one text."""
+    """One layer and one text, or one of its canvases."""
 
+    row: int
     logits_TE: torch.Tensor
     ids_TK: torch.Tensor
     weights_TK: torch.Tensor
@@ -39,19 +40,48 @@ class Watched:
 
 
 @torch.no_grad()
-def watch(model: Any, layout: MoeLayout, ids: list[int], data: FamilyData) -> list[list[Watched]]:
-    """Every MoE layer of ``model`` on one text, each time that the forward pass runs it."""
-    return [_watch_layer(model, layer, ids, data) for layer in moe_layers(model, layout)]
+def watch(
+    model: Any, layout: MoeLayout, ids: list[int], data: FamilyData, *, number: int = 0
+) -> list[list[Watched]]:
+    """Every MoE layer of ``model`` on the text ``number``, each time that it runs."""
+    return [_watch_layer(model, layer, ids, data, number) for layer in moe_layers(model, layout)]
 
 
-def _watch_layer(model: Any, layer: Any, ids: list[int], data: FamilyData) -> list[Watched]:
+def _watch_layer(
+    model: Any, layer: Any, ids: list[int], data: FamilyData, number: int
+) -> list[Watched]:
     if data.pairs:
         return [_watch_pairs(model, layer, ids, bias=data.pairs)]
-    loud = _passes(model, layer, ids, data, silent=None)
     found = []
-    for number, kept in enumerate(loud):
-        silent = _passes(model, layer, ids, data, silent=number)[number]
-        found.append(_watched(layer, kept, len(ids), kept["block"] - silent["block"]))
+    for inputs in _readings(model, layer, ids, data, number):
+        loud = _passes(model, layer, inputs, data, silent=None)
+        for place, kept in enumerate(loud):
+            silent = _passes(model, layer, inputs, data, silent=place)[place]
+            added_TH = kept["block"] - silent["block"]
+            found.append(_watched(layer, kept, len(added_TH), added_TH))
+    return found
+
+
+def _readings(
+    model: Any, layer: Any, ids: list[int], data: FamilyData, number: int
+) -> list[dict[str, torch.Tensor]]:
+    """What the whole model is given, so that the layer runs on every token that counts."""
+    if not data.canvas:
+        return [{"input_ids": torch.tensor([ids])}]
+    if layer.experts not in list(model.get_decoder().modules()):
+        return [{"input_ids": torch.tensor([ids]), "decoder_input_ids": torch.tensor([[0]])}]
+    length = data.config["canvas_length"]
+    found = []
+    for start in range(1, len(ids), length):
+        canvas_1C = noisy(
+            np.array([ids[start : start + length]]),
+            np.array([number]),
+            start=start,
+            length=length,
+            vocabulary=data.config["text_config"]["vocab_size"],
+        )
+        prompt, canvas = torch.tensor([ids[:start]]), torch.from_numpy(canvas_1C)
+        found.append({"input_ids": prompt, "decoder_input_ids": canvas})
     return found
 
 
@@ -80,6 +110,7 @@ def _watch_pairs(model: Any, layer: Any, ids: list[int], *, bias: str) -> Watche
         outputs_TKH[token, rank] = weight_HI @ kept["inner"][place]
     out = kept["block"][0] if isinstance(kept["block"], tuple) else kept["block"]
     return Watched(
+        row=layer.row,
         logits_TE=logits_TE.double(),
         ids_TK=ids_TK,
         weights_TK=top_TK.softmax(dim=1).double(),
@@ -90,7 +121,12 @@ def _watch_pairs(model: Any, layer: Any, ids: list[int], *, bias: str) -> Watche
 
 
 def _passes(
-    model: Any, layer: Any, ids: list[int], data: FamilyData, *, silent: int | None
+    model: Any,
+    layer: Any,
+    inputs: dict[str, torch.Tensor],
+    data: FamilyData,
+    *,
+    silent: int | None,
 ) -> list[dict[str, Any]]:
     """What each pass through the layer gives; in pass ``silent`` its experts give zero."""
     names = {id(module): name for name, module in model.named_modules()}
@@ -98,13 +134,13 @@ def _passes(
     passes: list[dict[str, Any]] = []
     kept: dict[str, Any] = {}
 
-    def experts(_module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
-        kept.update(input=inputs[0], choice=inputs[1:])
+    def experts(_module: Any, given: Any, output: torch.Tensor) -> torch.Tensor | None:
+        kept.update(input=given[0], choice=given[1:])
         return torch.zeros_like(output) if silent == len(passes) else None
 
     def done(_module: Any, _inputs: Any, output: Any) -> None:
         output = output[0] if isinstance(output, tuple) else output
-        passes.append({**kept, "block": output.reshape(len(ids), -1)})
+        passes.append({**kept, "block": output.reshape(-1, output.shape[-1])})
 
     hooks = [
         layer.router.register_forward_hook(lambda _m, _i, out: kept.update(router=out)),
@@ -118,7 +154,7 @@ def _passes(
         hooks.append(after.register_forward_pre_hook(lambda module, x: done(module, None, x)))
     else:
         hooks.append(block.register_forward_hook(done))
-    model(input_ids=torch.tensor([ids]), use_cache=False)
+    model(**inputs, use_cache=False)
     for hook in hooks:
         hook.remove()
     return passes
@@ -152,6 +188,7 @@ def _watched(layer: Any, kept: dict[str, Any], tokens: int, added_TH: torch.Tens
     elif len(router) == 4:  # Inkling: experts that always run have the last rows
         shared_TS = (x_TH @ layer.router.weight[layer.num_experts :].T).double()
     return Watched(
+        row=layer.row,
         logits_TE=kept.get("logits", logits_TE).reshape(tokens, -1).double(),
         ids_TK=ids_TK,
         weights_TK=weights_TK.reshape(tokens, -1).double(),
@@ -159,61 +196,6 @@ def _watched(layer: Any, kept: dict[str, Any], tokens: int, added_TH: torch.Tens
         added_TH=added_TH.double(),
         shared_TS=shared_TS,
     )
-
-
-def block_scale(watched: Watched, *, on_input: bool) -> float:
-    """The factor between the weighted sum of the experts' outputs and what the block adds."""
-    weights_TK1 = 1.0 if on_input else watched.weights_TK[:, :, None]
-    sum_TH = (weights_TK1 * watched.outputs_TKH).sum(dim=1)
-    if not watched.weights_TK.any():  # every token skips the experts
-        assert not watched.added_TH.any()
-        return 1.0
-    assert sum_TH.abs().max() > 1e-3
-    scale = float((watched.added_TH * sum_TH).sum() / sum_TH.square().sum())
-    torch.testing.assert_close(watched.added_TH, scale * sum_TH, rtol=1e-3, atol=1e-5)
-    return scale
-
-
-def slow_sums(
-    texts: list[list[list[Watched]]], *, gating: str, num_experts: int, on_input: bool
-) -> dict[str, NDArray[Any]]:
-    """Every field of a domain's stats, by the definitions in words."""
-    layers = len(texts[0])
-    wide = (FOLDS, layers, num_experts)
-    per_expert = "count prob_sum gate_sum norm_sum norm_sq_sum gate_norm_sum gate_norm_sq_sum"
-    per_expert += " prob_norm_sum norm_max rank_prob_sum"
-    sums = {name: np.zeros(wide) for name in per_expert.split()}
-    sums |= {name: np.zeros(wide[:2]) for name in ("tokens", "entropy_sum", "entropy_sq_sum")}
-    for number, text in enumerate(texts):
-        passes = [(row, watched) for row, layer in enumerate(text) for watched in layer]
-        for row, watched in passes:
-            at = (number % FOLDS, row)
-            gates_TK = (watched.weights_TK * block_scale(watched, on_input=on_input)).abs().numpy()
-            norms_TK = watched.outputs_TKH.norm(dim=-1).numpy()
-            probs_TE = probabilities_of(watched.logits_TE.numpy(), gating=gating)
-            entropy_T = -(probs_TE * np.log2(probs_TE)).sum(axis=1)
-            sums["tokens"][at] += len(probs_TE)
-            sums["entropy_sum"][at] += entropy_T.sum()
-            sums["entropy_sq_sum"][at] += (entropy_T**2).sum()
-            probs_TE = probs_TE[:, :num_experts]  # of the routed ones: what follows is idle
-            sums["prob_sum"][at] += probs_TE.sum(axis=0)
-            sums["rank_prob_sum"][at] += np.sort(probs_TE, axis=1)[:, ::-1].sum(axis=0)
-            for token, ids in enumerate(watched.ids_TK.tolist()):
-                for place, expert in enumerate(ids):
-                    if expert >= num_experts:
-                        continue
-                    gate, norm = gates_TK[token, place], norms_TK[token, place]
-                    weighted = norm if on_input else gate * norm
-                    where = (*at, expert)
-                    sums["count"][where] += 1
-                    sums["gate_sum"][where] += gate
-                    sums["norm_sum"][where] += norm
-                    sums["norm_sq_sum"][where] += norm**2
-                    sums["gate_norm_sum"][where] += weighted
-                    sums["gate_norm_sq_sum"][where] += weighted**2
-                    sums["prob_norm_sum"][where] += probs_TE[token, expert] * norm
-                    sums["norm_max"][where] = max(sums["norm_max"][where], norm)
-    return sums
 
 
 def looked_up(model: Any, layout: MoeLayout, ids: list[int]) -> list[NDArray[Any] | None]:

@@ -41,6 +41,7 @@ REFUSED = {
     "cohere2_moe-sigmoid": "which no key of config.json states",
     "dbrx": "registry of experts functions serves none",
     "deepseek_v4": "not what transformers makes of it",
+    "diffusion_gemma": "not one module of a block",
     "ernie4_5_vl_moe": "several expert sets under one name",
     "gemma4": "not one module of a block",
     "gemma4_text": "not one module of a block",
