@@ -39,6 +39,14 @@ class Watched:
     shared_TS: torch.Tensor | None  # logits of experts that always run and share in the weights
 
 
+@dataclass(frozen=True)
+class Reading:
+    """One forward pass of the whole model, and how many tokens the watched layer gets in it."""
+
+    inputs: dict[str, torch.Tensor]
+    tokens: int
+
+
 @torch.no_grad()
 def watch(
     model: Any, layout: MoeLayout, ids: list[int], data: FamilyData, *, number: int = 0
@@ -53,23 +61,24 @@ def _watch_layer(
     if data.pairs:
         return [_watch_pairs(model, layer, ids, bias=data.pairs)]
     found = []
-    for inputs in _readings(model, layer, ids, data, number):
-        loud = _passes(model, layer, inputs, data, silent=None)
+    for reading in _readings(model, layer, ids, data, number):
+        loud = _passes(model, layer, reading, data, silent=None)
         for place, kept in enumerate(loud):
-            silent = _passes(model, layer, inputs, data, silent=place)[place]
+            silent = _passes(model, layer, reading, data, silent=place)[place]
             added_TH = kept["block"] - silent["block"]
-            found.append(_watched(layer, kept, len(added_TH), added_TH))
+            found.append(_watched(layer, kept, reading.tokens, added_TH))
     return found
 
 
 def _readings(
     model: Any, layer: Any, ids: list[int], data: FamilyData, number: int
-) -> list[dict[str, torch.Tensor]]:
+) -> list[Reading]:
     """What the whole model is given, so that the layer runs on every token that counts."""
+    text = {"input_ids": torch.tensor([ids])}
     if not data.canvas:
-        return [{"input_ids": torch.tensor([ids])}]
+        return [Reading(text, len(ids))]
     if layer.experts not in list(model.get_decoder().modules()):
-        return [{"input_ids": torch.tensor([ids]), "decoder_input_ids": torch.tensor([[0]])}]
+        return [Reading({**text, "decoder_input_ids": torch.tensor([[0]])}, len(ids))]
     length = data.config["canvas_length"]
     found = []
     for start in range(1, len(ids), length):
@@ -81,7 +90,8 @@ def _readings(
             vocabulary=data.config["text_config"]["vocab_size"],
         )
         prompt, canvas = torch.tensor([ids[:start]]), torch.from_numpy(canvas_1C)
-        found.append({"input_ids": prompt, "decoder_input_ids": canvas})
+        inputs = {"input_ids": prompt, "decoder_input_ids": canvas}
+        found.append(Reading(inputs, canvas.shape[1]))
     return found
 
 
@@ -121,12 +131,7 @@ def _watch_pairs(model: Any, layer: Any, ids: list[int], *, bias: str) -> Watche
 
 
 def _passes(
-    model: Any,
-    layer: Any,
-    inputs: dict[str, torch.Tensor],
-    data: FamilyData,
-    *,
-    silent: int | None,
+    model: Any, layer: Any, reading: Reading, data: FamilyData, *, silent: int | None
 ) -> list[dict[str, Any]]:
     """What each pass through the layer gives; in pass ``silent`` its experts give zero."""
     names = {id(module): name for name, module in model.named_modules()}
@@ -140,7 +145,7 @@ def _passes(
 
     def done(_module: Any, _inputs: Any, output: Any) -> None:
         output = output[0] if isinstance(output, tuple) else output
-        passes.append({**kept, "block": output.reshape(-1, output.shape[-1])})
+        passes.append({**kept, "block": output.reshape(reading.tokens, -1)})
 
     hooks = [
         layer.router.register_forward_hook(lambda _m, _i, out: kept.update(router=out)),
@@ -154,7 +159,7 @@ def _passes(
         hooks.append(after.register_forward_pre_hook(lambda module, x: done(module, None, x)))
     else:
         hooks.append(block.register_forward_hook(done))
-    model(**inputs, use_cache=False)
+    model(**reading.inputs, use_cache=False)
     for hook in hooks:
         hook.remove()
     return passes
