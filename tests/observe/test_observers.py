@@ -107,7 +107,7 @@ def test_an_unknown_observer_is_refused_before_anything_runs(tiny: Any) -> None:
     layout = replace(layout_of(tiny("qwen3_moe")), observer="dbrx")
     with pytest.raises(
         UnsupportedModelError,
-        match=r"cannot see the experts of family .* \(observer 'dbrx'; there are function",
+        match=r"cannot see the experts of family .* \(observer 'dbrx'; there are canvas, function",
     ):
         prefill(None, CORPUS, layout=layout, batch_tokens=10)
 
