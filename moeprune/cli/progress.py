@@ -59,10 +59,13 @@ def describe(report: Progress, *, seconds: float, since: int = 0) -> str:
         parts.append(f"{report.done / report.total:4.0%}")
     parts.append(_amount(report.done, report.unit))
     if rate > 0:
-        parts.append(f"{_amount(rate, report.unit)}/s")
+        slow = report.unit != "bytes" and rate < 10  # a plan a minute is a rate too
+        parts.append(f"{rate:.2f} {report.unit}/s" if slow else f"{_amount(rate, report.unit)}/s")
         if report.total:
             left = max(0.0, (report.total - report.done) / rate)
             parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
+    if report.note:
+        parts.append(report.note)
     return "  ".join(parts)
 
 
