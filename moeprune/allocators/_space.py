@@ -41,7 +41,8 @@ class Space:
         """The genomes of a budget.
 
         A row that loses experts keeps a multiple of the unit, so whole units move between rows; a
-        row whose experts are no multiple of it never goes back to losing none.
+        row whose experts are no multiple of it never goes back to losing none. Where a row's number
+        was asked for, it stays.
 
         Args:
             budget: how many may leave where.
@@ -50,10 +51,12 @@ class Space:
         start = _even(budget) if start is None else start
         assert sum(start) == budget.remove_total
         base, top = [], []
-        for count, leave, most in zip(budget.num_experts, start, budget.max_remove, strict=True):
-            assert 0 <= leave <= most
-            closed = leave == 0 and count % budget.unit > 0
-            base.append(leave % budget.unit)
+        least_L = budget.min_remove or (0,) * len(start)
+        rows = zip(budget.num_experts, start, least_L, budget.max_remove, strict=True)
+        for count, leave, least, most in rows:
+            assert least <= leave <= most
+            closed = least == most or (leave == 0 and count % budget.unit > 0)
+            base.append(leave if closed else leave % budget.unit)
             top.append(0 if closed else (most - leave % budget.unit) // budget.unit)
         return cls(tuple(base), tuple(top), budget.unit, start)
 

@@ -31,7 +31,7 @@ class Budget:
     of it), the same number from every router group.
 
     Attributes:
-        allocation: ``"uniform"`` or ``"global"``.
+        allocation: ``"uniform"``, ``"global"`` or ``"evolved"``.
         num_experts: (L,) routed experts of each layer.
         num_groups: router groups, 1 = none.
         unit: a layer that loses experts keeps a multiple of this.
@@ -145,6 +145,14 @@ class Budget:
             remove_total=sum(leave) + room.own_total,
             protected=room.protected,
         )
+
+    def evolved(self, room: Room) -> Budget:
+        """As many experts in all, and no layer's number fixed but where it was asked for.
+
+        Args:
+            room: that this budget was made in.
+        """
+        return Budget.within(room, "evolved", [self.remove_total - room.own_total])
 
 
 def room_for(

@@ -48,7 +48,8 @@ POOLINGS: Mapping[str, str] = {
     DOMAINS: "the mean over domains of each domain's criterion, rows normalised to 1",
 }
 
-# Uniform is the default of every method, because any runtime loads the checkpoint it gives.
+# Uniform is the default of every method but the one that searches the counts of layers, because
+# any runtime loads the checkpoint it gives.
 METHODS: Mapping[str, Method] = {
     AUTO: Method(
         MASS, "mesa", "uniform", ROWS, "", "mesa or reap, by what the stats say; the plan says why"
@@ -60,6 +61,14 @@ METHODS: Mapping[str, Method] = {
         DOMAINS,
         CRITERION,
         "REAP of each domain by itself, normalised and averaged",
+    ),
+    "evoesap": Method(
+        "reap",
+        "evoesap",
+        "evolved",
+        SUMS,
+        CRITERION,
+        "REAP within layers, how many leave where by search with the model",
     ),
     "mesa": Method(
         MASS, "mesa", "uniform", ROWS, SIGNAL, "router mass, protecting the domain that loses most"

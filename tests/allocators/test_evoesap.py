@@ -18,6 +18,8 @@ from moeprune.allocators._patterns import PATTERNS, pattern, spread
 from moeprune.allocators._space import Space
 from moeprune.core.budget import Budget
 from moeprune.core.choice import keep_highest, leaving_orders
+from moeprune.core.constraints import Constraints
+from moeprune.core.room import Room
 from moeprune.errors import MismatchError, MoePruneError, PlanError, UsageError
 
 SHORT = {"generations": 7, "population": 14, "elites": 3, "delta": 3, "mutations": 3}
@@ -25,10 +27,11 @@ SHORT = {"generations": 7, "population": 14, "elites": 3, "delta": 3, "mutations
 
 def evolved(model, **asked):
     """The budget of a search, and the counts it starts from."""
-    given = {"ratio": None, "keep": None, **asked}
-    start = Budget.of(model, allocation="uniform", **given)
-    room = Budget.of(model, allocation="global", **given).max_remove
-    return replace(start, allocation="evolved", max_remove=room), start.max_remove
+    constraints = asked.pop("constraints", Constraints())
+    given = {"ratio": None, "keep": None, "multiple_of": 1, **asked}
+    start = Budget.of(model, allocation="uniform", constraints=constraints, **given)
+    room = Room.of(model, constraints, multiple_of=given["multiple_of"])
+    return start.evolved(room), start.max_remove
 
 
 def scores(model, seed=0):
@@ -74,6 +77,15 @@ MODELS = {
     "multiple": (facts([24] * 5), {"ratio": 0.4, "multiple_of": 4}),
     "no multiple": (facts([15] * 5), {"ratio": 0.4, "multiple_of": 4}),
     "ragged": (facts([5, 12, 3, 20]), {"ratio": 0.34}),
+    "constrained": (
+        facts([16] * 6),
+        {
+            "ratio": 0.3,
+            "constraints": Constraints(
+                layer_keep={0: 16, 3: 5}, protected=((), (1, 2, 3), (), (), tuple(range(12)), ())
+            ),
+        },
+    ),
 }
 
 
@@ -142,6 +154,17 @@ def test_no_generation_is_the_uniform_plan(case):
     outcome = searched(model, budget, start, None, generations=0)
     assert np.array_equal(outcome.keep_LE, keep_highest(score_LE, uniform))
     assert not outcome.details
+
+
+def test_numbers_that_were_asked_for_stay():
+    model, asked = MODELS["constrained"]
+    budget, start = evolved(model, **asked)
+    assert (start[0], start[3]) == (0, 11)
+    judge = Judge(6)
+    searched(model, budget, start, judge, **SHORT)
+    assert {(counts[0], counts[3]) for counts, _, _ in judge.asked} == {(0, 11)}
+    assert len({counts[1] for counts, _, _ in judge.asked}) > 3
+    assert max(counts[4] for counts, _, _ in judge.asked) <= 4  # 12 of 16 are protected
 
 
 def test_the_best_of_all_genomes_is_found_where_there_are_few():

@@ -14,7 +14,7 @@ def test_methods_name_real_plugins(name):
     found = method(name)
     assert found.criterion in plugins.names(criteria)
     assert found.allocator in plugins.names(allocators)
-    assert found.allocation == "uniform"
+    assert found.allocation == ("evolved" if name == "evoesap" else "uniform")
     assert found.pooling in POOLINGS
     assert found.option in (CRITERION, SIGNAL, "")
     assert found.about and "\n" not in found.about
@@ -30,6 +30,7 @@ def test_every_allocator_has_a_method():
         ("reap", "reap", "rank", "sums", "criterion"),
         ("rm-uniform", "mass", "rank", "sums", "criterion"),
         ("domain-reap", "reap", "rank", "domains", "criterion"),
+        ("evoesap", "reap", "evoesap", "sums", "criterion"),
         ("mesa", "mass", "mesa", "rows", "signal"),
         ("mesa-exact", "mass", "mesa-exact", "rows", "signal"),
         ("random", "random", "rank", "sums", ""),
