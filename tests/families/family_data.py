@@ -89,8 +89,10 @@ def random_model(data: FamilyData) -> Any:
             tensor.copy_(0.5 * torch.randn(tensor.shape, generator=generator))
             if name.endswith("out_proj.weight"):
                 tensor[-1] *= 4
-        elif name.endswith(("residual_scale", "hidden_states_scale")):  # factors around 1
-            tensor.add_(1)
+        elif name.endswith("router.proj.weight"):  # of a normalised input, divided by its width
+            tensor.copy_(3 * torch.randn(tensor.shape, generator=generator))
+        elif name.endswith(("residual_scale", "hidden_states_scale", "router.scale")):
+            tensor.add_(1)  # factors around 1; a tied one gets it for each of its names
         elif name.endswith("balancing_biases"):  # loading sets the last to −1; some tokens skip
             tensor.sub_(0.8)[-1] = -1
     return model
