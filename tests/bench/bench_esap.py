@@ -32,6 +32,15 @@ from moeprune.observe.load import load_tokenizer
 
 DEMO = Path(__file__).parent.parent.parent / "calibration" / "demo"
 ELITES, DELTA, SWITCHES = 4, 4, 3
+# What the evaluator is given, and whether genomes may be given up.
+SAVINGS: dict[str, tuple[dict[str, Any], bool]] = {
+    "none": ({"reuse": False}, False),
+    "bound": ({"reuse": False}, True),
+    "beginnings": ({}, False),
+    "both": ({}, True),
+    "both, cache 10 MB": ({"cache_bytes": 10 << 20}, True),
+    "both, cache 1 MB": ({"cache_bytes": 1 << 20}, True),
+}
 
 
 def demo_subject(samples: int, length: int) -> Subject:
@@ -100,11 +109,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", nargs="+", default=["demo", "deep"])
     parser.add_argument("--objectives", nargs="+", default=["mean", "worst-domain"])
+    parser.add_argument("--savings", nargs="+", default=list(SAVINGS), choices=SAVINGS)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    print("model objective      saving                 genomes  layers run   whole  fewer  seconds")
+    print("model objective      saving             genomes  layers run   whole  fewer  seconds")
     with tempfile.TemporaryDirectory() as folder:
         for model in options.models:
             if model == "demo":
@@ -115,14 +125,8 @@ def main() -> None:
             start = tuple(row.num_experts // 4 for row in subject.rows)
             for objective in options.objectives:
                 results = set()
-                for name, given, bound in (
-                    ("none", {"reuse": False}, False),
-                    ("bound", {"reuse": False}, True),
-                    ("beginnings", {}, False),
-                    ("beginnings, bound", {}, True),
-                    ("both, cache 10 MB", {"cache_bytes": 10 << 20}, True),
-                    ("both, cache 1 MB", {"cache_bytes": 1 << 20}, True),
-                ):
+                for name in options.savings:
+                    given, bound = SAVINGS[name]
                     began = time.perf_counter()
                     esap = subject.esap(objective=objective, **given)
                     best, fitness, genomes = search(esap, start, most, options, bound)
@@ -130,7 +134,7 @@ def main() -> None:
                     results.add((best, fitness))
                     ran, whole = esap.layer_forwards, esap.layer_forwards_naive
                     print(
-                        f"{model:5} {objective:14} {name:22} {genomes:7} {ran:11} {whole:7} "
+                        f"{model:5} {objective:14} {name:18} {genomes:7} {ran:11} {whole:7} "
                         f"{whole / ran:5.2f}x {took:8.1f}  cache {esap.cache.most / 2**20:.1f} MB",
                         flush=True,
                     )
