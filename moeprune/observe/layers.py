@@ -79,7 +79,8 @@ def decoder_layers(model: nn.Module, layout: MoeLayout) -> tuple[nn.Module, ...]
     if len(stacks) != 1:
         raise UnsupportedModelError(
             f"the MoE layers of family {layout.model_type} lie in {len(stacks)} stacks of layers "
-            f"({', '.join(sorted(stacks))}), expected one."
+            f"({', '.join(sorted(stacks))}), and the model can judge plans only where one stack "
+            "reads a text. Use a method that plans from the stats alone."
         )
     return tuple(model.get_submodule(stacks.pop()).children())
 
