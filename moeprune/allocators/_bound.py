@@ -52,15 +52,19 @@ def lower_bound(worth_DLE: Array, budget: Budget, *, total: int | None = None) -
         total: experts that leave in all, if other than the budget's.
 
     Returns:
-        The bound, rounded down to ``DIGITS`` digits.
+        The bound, rounded down, see :func:`rounded_down`.
     """
     return rounded_down(search(Problem(worth_DLE, budget, total=total)).value)
 
 
 def rounded_down(value: float) -> float:
-    """The bound as it is stored: never above the value."""
-    scale = 10.0**DIGITS
-    return max(0.0, round(math.floor(value * (1 - _ROUNDING) * scale) / scale, DIGITS))
+    """The bound as it is stored: to ``DIGITS`` digits that count, and never above the value."""
+    low = value * (1 - _ROUNDING)
+    if not low > 0:
+        return 0.0
+    places = DIGITS - 1 - math.floor(math.log10(low))
+    rounded = round(low, places)
+    return rounded if rounded <= low else max(0.0, round(rounded - 10.0**-places, places))
 
 
 def search(problem: Problem) -> Bound:

@@ -1,8 +1,8 @@
 """The undecided experts as a mixed-integer program, solved by HiGHS.
 
 A binary variable for every undecided expert; where layers compete in chunks or groups, also one
-for how many chunks each layer loses. Losses are counted in shares of an average expert, so that
-the solver's tolerances (1e-6) are a millionth of one.
+for how many chunks each layer loses. Losses are counted in what an expert that leaves costs on
+average, so that the solver's tolerances (1e-6) are a millionth of one.
 
 D domains, N experts, X undecided experts.
 """
@@ -22,7 +22,7 @@ from moeprune.allocators._problem import Problem
 from moeprune.allocators._rules import rules_of
 from moeprune.core.choice import Mask
 
-_TOLERANCE = 1e-5  # of an average expert: what the solver's bound may be wrong by
+_TOLERANCE = 1e-5  # of an expert that leaves: what the solver's bound may be wrong by
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def solve(
 
     ids = np.flatnonzero(core.free_N)
     domains = problem.loss_ND.shape[1]
-    scale = float(sum(problem.budget.num_experts))
+    scale = problem.total / high if high > 0 else 1.0
     loss_XD = problem.loss_ND[ids] * scale
     base_D = problem.loss_D(core.leave_N) * scale
     rules = rules_of(problem, core, ids)

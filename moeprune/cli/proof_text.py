@@ -58,5 +58,5 @@ def _share(gap: float) -> str:
 
 
 def _floor(share: float, digits: int) -> int:
-    # 29.00 % is 0.28999999999999998 · 100: what is a rounding below a digit is that digit.
-    return math.floor(round(share * 100 * 10.0**digits, 6))
+    # A thousandth of the last digit is the rounding of the stored number: 29 % may be 28.9999999 %.
+    return math.floor(share * 100 * 10.0**digits + 1e-3)

@@ -1,9 +1,12 @@
 """The lower bound: below every plan there is, and as high as the linear relaxation's."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from brute import cases, losses
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linprog
 from synthetic import facts
 
@@ -94,7 +97,15 @@ def test_a_domain_that_no_plan_can_spare_sets_the_bound():
     assert lower_bound(worth_DLE, budget) == pytest.approx(0.5, abs=1.1e-9)
 
 
-def test_rounded_down():
-    assert rounded_down(0.25) <= 0.25
-    assert rounded_down(0.123456789999) == 0.123456789
+@given(value=st.floats(1e-12, 1))
+def test_rounded_down(value):
+    low = rounded_down(value)
+    assert value * (1 - 2e-8) <= low <= value
+    assert len(f"{Decimal(repr(low)).normalize():e}".partition("e")[0].replace(".", "")) <= 9
+    assert rounded_down(low) <= low
+
+
+def test_rounded_down_by_hand():
+    assert rounded_down(0.1234567899999) == 0.123456789
+    assert rounded_down(1.2345678999e-6) == 1.23456789e-6
     assert rounded_down(0.0) == 0.0

@@ -168,7 +168,7 @@ def test_the_time_limit_is_kept_and_stated():
 def test_the_solver_prints_nothing(capfd):
     """HiGHS prints by itself what it does to some solutions."""
     worth_DLE = dispersed(6, 24, 32, seed=0)
-    exact(worth_DLE, budget_of([32] * 24, ratio=0.125), time_limit=5.0)
+    exact(worth_DLE, budget_of([32] * 24, ratio=0.125), time_limit=2.0)
     os.write(1, b"still open\n")
     assert capfd.readouterr().out == "still open\n"
 
