@@ -41,7 +41,7 @@ class Told:
             0.1148061,
             "loses 11.48063%, no plan of this size can lose less than 11.48061%",
         ),
-        (0.25, 0.249999999, "loses 25.00000%, no plan of this size can lose less than 24.99999%"),
+        (0.25, 0.249999999, "loses 25.0000%, no plan of this size can lose less than 24.9999%"),
         (0.29, 0.29, "can lose less than 29.00000%"),
     ],
 )
