@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
+
+from moeprune.errors import UsageError
 
 
 class DefaultCommand(click.Command):
@@ -35,10 +39,20 @@ class DefaultCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """As click does, for the command that the first argument names."""
+        """As click does, for the command that the first argument names.
+
+        Raises:
+            UsageError: it is no file, and nearly the name of one of the others.
+        """
         if args and args[0] in self.others:
             name = f"{info_name} {args[0]}"
             return self.other(args[0]).make_context(name, args[1:], parent=parent, **extra)
+        if args and not Path(args[0]).exists():
+            near = difflib.get_close_matches(args[0], self.others, n=1)
+            if near:
+                raise UsageError(
+                    f"{info_name} {args[0]}: no such file. Did you mean '{info_name} {near[0]}'?"
+                )
         return super().make_context(info_name, args, parent=parent, **extra)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:

@@ -191,3 +191,9 @@ def test_stats_in_a_file_called_show(says, folder):
     (folder / "stats.safetensors").rename(folder / "show")
     code, out, _ = says("./show", "-o", "p.json", "--ratio", "0.25")
     assert code == 0 and "written to p.json" in out
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(says):
+    code, out, err = says("shwo", "p.json")
+    assert (code, out) == (2, "")
+    assert err == "moeprune: plan shwo: no such file. Did you mean 'plan show'?\n"
