@@ -49,7 +49,7 @@ class Space:
             start: a genome of the budget; None: the evenest one.
         """
         start = _even(budget) if start is None else start
-        assert sum(start) == budget.remove_total
+        assert sum(start) <= budget.remove_total  # less where a chunk did not fit, see Budget
         base, top = [], []
         least_L = budget.min_remove or (0,) * len(start)
         rows = zip(budget.num_experts, start, least_L, budget.max_remove, strict=True)

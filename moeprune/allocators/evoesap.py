@@ -184,20 +184,19 @@ def _details(space: Space, settings: Settings, state: Progressed) -> dict[str, A
         assert value is not None
         patterns[name] = round(value, _DIGITS)
     judged = len(state.known)
-    return {
+    search = {
         "fitness": {
             "best": round(state.history[-1], _DIGITS),
             "uniform": patterns[UNIFORM],
             "patterns": patterns,
         },
-        "search": {
-            "generations": state.generations,
-            "candidates": state.drawn,
-            "evaluations": judged,
-            "stopped_early": state.stopped,
-            "layer_forwards": state.layer_forwards,
-            # Every candidate costs the same when nothing is saved, one drawn again as well.
-            "layer_forwards_naive": state.layer_forwards_naive * state.drawn // judged,
-        },
         "history": [round(value, _DIGITS) for value in state.history],
+        "generations": state.generations,
+        "candidates": state.drawn,
+        "evaluations": judged,
+        "stopped_early": state.stopped,
+        "layer_forwards": state.layer_forwards,
+        # Every candidate costs the same when nothing is saved, one drawn again as well.
+        "layer_forwards_naive": state.layer_forwards_naive * state.drawn // judged,
     }
+    return {"search": search}

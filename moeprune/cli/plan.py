@@ -10,6 +10,7 @@ import click
 from moeprune import criteria, plugins
 from moeprune.cli.default_command import DefaultCommand
 from moeprune.cli.options import json_option, output_option, say
+from moeprune.cli.search_options import search_options
 from moeprune.core.methods import METHODS
 
 # The names alone: no criterion is imported, nor numpy.
@@ -98,7 +99,7 @@ CRITERIA = plugins.names(criteria)
     metavar="NAME=W",
     help="Weight of a domain in pooled scores (default 1 each), or 'tokens' to pool plain tokens.",
 )
-@click.option("--seed", type=int, help="random: the seed. [default: 0]")
+@click.option("--seed", type=int, help="random, evoesap: the seed. [default: 0]")
 @click.option("--steps", type=click.IntRange(min=1), help="mesa: iterations T. [default: 20]")
 @click.option("--boost", type=float, help="mesa: boost of the worst domain. [default: 0.15]")
 @click.option(
@@ -125,15 +126,19 @@ CRITERIA = plugins.names(criteria)
     help="Refuse what this runtime could not load: different counts per layer, too many experts. "
     "[default: not checked]",
 )
+@search_options
 @json_option
 def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
     """Decide which experts leave, from STATS alone: no model, no GPU, seconds.
+
+    evoesap alone takes --model and longer; interrupted, the same command goes on with the search.
 
     Prints what each domain loses (share of its router mass in the removed experts), worst first.
     """
     from moeprune.cli.plan_text import parse_weights, plan_text
     from moeprune.cli.plan_values import parse_layer_keep, parse_layers, parse_ratios
     from moeprune.cli.plans_text import plans_text
+    from moeprune.cli.progress import progress
     from moeprune.stages.plan import plan
     from moeprune.stages.plans import paths_for, plans
 
@@ -143,7 +148,8 @@ def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
     ratios = parse_ratios(options.pop("ratios"))
     paths = paths_for(output, ratios)
     if len(ratios) > 1:
-        several = plans(stats, ratios=ratios, output=output, **options)
+        with progress() as report:
+            several = plans(stats, ratios=ratios, output=output, on_progress=report, **options)
         result = [
             {"output": str(path), "plan": made.to_json()}
             for path, made in zip(paths, several, strict=True)
@@ -151,5 +157,6 @@ def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
         say(result, plans_text(several, paths), as_json=as_json)
         return
     ratio = ratios[0] if ratios else None
-    made = plan(stats, output=paths[0], ratio=ratio, **options)
+    with progress() as report:
+        made = plan(stats, output=paths[0], ratio=ratio, on_progress=report, **options)
     say(made.to_json(), plan_text(made, f"written to {paths[0]}"), as_json=as_json)

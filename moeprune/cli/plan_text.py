@@ -70,6 +70,7 @@ def plan_text(plan: PrunePlan, last: str) -> str:
             f"{plan.routing['regime']}"
         )
     lines += _stability(plan)
+    lines += _search(plan)
     lines += _unseen(plan)
     if "bytes_before" in plan.size:
         before, after = plan.size["bytes_before"], plan.size["bytes_after"]
@@ -105,6 +106,20 @@ def _stability(plan: PrunePlan) -> list[str]:
         return ["stability: not known, a domain has too few documents to be halved"]
     low = "" if jaccard >= _STABLE else ": calibrate on more and longer text"
     return [f"stability: two halves of the text agree on {jaccard:.0%} of what leaves{low}"]
+
+
+def _search(plan: PrunePlan) -> list[str]:
+    if "search" not in plan.details:
+        return []
+    search = plan.details["search"]
+    fitness, ran, naive = (
+        search[key] for key in ("fitness", "layer_forwards", "layer_forwards_naive")
+    )
+    share = f", at {ran / naive:.0%} of what running each in full costs" if naive else ""
+    return [
+        f"search: fitness {fitness['best']:.4f}, of the uniform plan {fitness['uniform']:.4f}; "
+        f"{search['generations']} generations, {search['candidates']:,} plans{share}"
+    ]
 
 
 def _signal(plan: PrunePlan, rows: list[list[str]]) -> list[str]:

@@ -38,6 +38,7 @@ SIGNAL = "signal"
 AUTO = "auto"  # chooses among the others once the stats are read: core/verdict.py
 MASS = "mass"  # the router mass of the MESA paper: what domain losses are stated in
 RANDOM = "random"
+EVOLVED = "evolved"  # the allocation of a method that searches, with the model at hand
 
 SUMS = "sums"
 ROWS = "rows"
@@ -65,7 +66,7 @@ METHODS: Mapping[str, Method] = {
     "evoesap": Method(
         "reap",
         "evoesap",
-        "evolved",
+        EVOLVED,
         SUMS,
         CRITERION,
         "REAP within layers, how many leave where by search with the model",
@@ -85,6 +86,9 @@ METHODS: Mapping[str, Method] = {
     "reap": Method("reap", "rank", "uniform", SUMS, CRITERION, "mean gate-weighted output norm"),
     "rm-uniform": Method(MASS, "rank", "uniform", SUMS, CRITERION, "router mass"),
 }
+
+# Methods that plan from the stats alone, with either allocation.
+FROM_STATS = tuple(name for name, found in METHODS.items() if found.allocation != EVOLVED)
 
 
 def method(name: str, *, criterion: str | None = None, signal: str | None = None) -> Method:

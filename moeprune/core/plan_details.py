@@ -9,7 +9,7 @@ from moeprune.errors import PlanError
 
 
 def check_details(details: Mapping[str, Any], domains: Iterable[str], path: object) -> None:
-    """Check the entries ``signal`` and ``unseen``, where a plan has them.
+    """Check the entries ``signal``, ``unseen`` and ``search``, where a plan has them.
 
     Args:
         details: the plan's.
@@ -33,6 +33,13 @@ def check_details(details: Mapping[str, Any], domains: Iterable[str], path: obje
         good = all(type(ids) is list and all(map(_count, ids)) for ids in layers.values())
         if not (good and all(map(_count, (unseen.get("experts"), *counts.values())))):
             raise _malformed("unseen", path)
+    if "search" in details:
+        search = _entries(details["search"], "search", path)
+        fitness = _entries(search.get("fitness"), "search.fitness", path)
+        good = all(_share(fitness.get(name)) for name in ("best", "uniform"))
+        numbers = ("generations", "candidates", "layer_forwards", "layer_forwards_naive")
+        if not (good and all(_count(search.get(name)) for name in numbers)):
+            raise _malformed("search", path)
 
 
 def _share(value: Any) -> bool:

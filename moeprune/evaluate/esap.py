@@ -206,8 +206,9 @@ class Esap:
         return dict(zip(self.report.tokens, values, strict=True))
 
     def retain(self, counts: Collection[Counts]) -> None:
-        """Hidden states of these genomes stay as long as they fit; all others may go."""
+        """Forget the hidden states of all other genomes; these stay as long as they fit."""
         self.cache.retain(counts)
+        self.cache.forget()
 
     def _run(self, counts: Counts, batch: int) -> float:
         """Acceptance of one batch's tokens, summed."""

@@ -51,6 +51,11 @@ class Corpus:
         """Tokens of the documents it holds."""
         return sum(ids.size for ids in self.documents)
 
+    def cut(self, length: int) -> Corpus:
+        """The same documents, of which only the first ``length`` tokens are used."""
+        documents = tuple(ids[:length] for ids in self.documents)
+        return replace(self, documents=documents, sha256=_sha256(documents))
+
     def take_shard(self, index: int, of: int) -> Corpus:
         """The documents whose number is ``index`` modulo ``of``; they keep their numbers."""
         if of < 1 or not 0 <= index < of:
@@ -120,6 +125,7 @@ def read_corpus(
     length: int,
     samples: int | None = None,
     seed: int = 0,
+    skip: int = 0,
 ) -> Corpus:
     """Read, sample and tokenise one domain.
 
@@ -130,6 +136,7 @@ def read_corpus(
         length: a document's tokens after that many are left out.
         samples: at most that many documents, drawn by ``seed``, in their original order.
         seed: of the draw; the same for every domain.
+        skip: documents drawn before those, by a draw with the same seed, which are left out.
 
     Raises:
         DomainError: no document, or no token in any of them.
@@ -142,9 +149,9 @@ def read_corpus(
     read = read_source(source)
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
-        documents = [pieces[row] for row in _drawn(len(pieces), samples, seed)]
+        documents = [pieces[row] for row in _drawn(len(pieces), samples, seed, skip)]
     else:
-        chosen = [read.documents[row] for row in _drawn(len(read.documents), samples, seed)]
+        chosen = [read.documents[row] for row in _drawn(len(read.documents), samples, seed, skip)]
         documents = _encoded(chosen, tokenizer=tokenizer, length=length)
     if not documents:
         raise DomainError(
@@ -158,24 +165,28 @@ def _encoded(chosen: Sequence[Document], *, tokenizer: Any, length: int) -> list
     return [ids for ids in encoded if ids.size]
 
 
-def _drawn(available: int, samples: int | None, seed: int) -> list[int]:
-    if samples is None or samples >= available:
+def _drawn(available: int, samples: int | None, seed: int, skip: int) -> list[int]:
+    if not skip and (samples is None or samples >= available):
         return list(range(available))
     # RandomState, because numpy promises its stream for ever; a Generator's may change.
-    drawn = np.random.RandomState(seed).permutation(available)[:samples]
+    drawn = np.random.RandomState(seed).permutation(available)[skip:][:samples]
     return sorted(int(row) for row in drawn)
 
 
 def _corpus(name: str, read: Source, documents: Sequence[Ids]) -> Corpus:
-    digest = hashlib.sha256()
-    for ids in documents:
-        digest.update(ids.size.to_bytes(8, "little"))  # so that document borders count too
-        digest.update(ids.astype("<i4").tobytes())
     return Corpus(
         name=name,
         source=read.name,
-        sha256=digest.hexdigest(),
+        sha256=_sha256(documents),
         total=len(documents),
         numbers=tuple(range(len(documents))),
         documents=tuple(documents),
     )
+
+
+def _sha256(documents: Iterable[Ids]) -> str:
+    digest = hashlib.sha256()
+    for ids in documents:
+        digest.update(ids.size.to_bytes(8, "little"))  # so that document borders count too
+        digest.update(ids.astype("<i4").tobytes())
+    return digest.hexdigest()

@@ -12,7 +12,7 @@ from moeprune.core.budget import Budget
 from moeprune.core.choice import Outcome
 from moeprune.core.methods import DOMAINS, ROWS, Method
 from moeprune.core.pooling import DomainWeights, row_norm
-from moeprune.core.stats import CalibrationStats
+from moeprune.core.stats import Array, CalibrationStats
 from moeprune.errors import UsageError
 from moeprune.stages.scoring import Scorer
 
@@ -22,6 +22,7 @@ class Chooser:
 
     Attributes:
         options: of the criterion and the allocator, defaults filled in.
+        allocating: those of the allocator.
         scorer: the criterion.
     """
 
@@ -48,8 +49,8 @@ class Chooser:
         """
         self._allocator = plugins.load(allocators, method.allocator)
         criterion = plugins.load(criteria, method.criterion)
-        scoring, self._allocating = _options(name, given, criterion, self._allocator)
-        self.options: dict[str, Any] = {**scoring, **self._allocating}
+        scoring, self.allocating = _options(name, given, criterion, self._allocator)
+        self.options: dict[str, Any] = {**scoring, **self.allocating}
         self.scorer = Scorer(
             stats, method.criterion, options=scoring, domain_weights=domain_weights
         )
@@ -63,18 +64,19 @@ class Chooser:
             self._chosen[key] = self._choose(budget, folds)
         return self._chosen[key]
 
-    def _choose(self, budget: Budget, folds: Sequence[int] | None) -> Outcome:
+    def scored(self, folds: Sequence[int] | None) -> Array:
+        """What experts are worth to the method, over all domains: (L, E) float64."""
         if self._pooling == DOMAINS:
-            score_LE = self.scorer.averaged(folds=folds)
-        else:
-            score_LE = self.scorer.pooled(folds=folds)
-        if self._pooling == ROWS:
-            score_LE = row_norm(score_LE)
-        allocating = dict(self._allocating)
+            return self.scorer.averaged(folds=folds)
+        score_LE = self.scorer.pooled(folds=folds)
+        return row_norm(score_LE) if self._pooling == ROWS else score_LE
+
+    def _choose(self, budget: Budget, folds: Sequence[int] | None) -> Outcome:
+        allocating = dict(self.allocating)
         if folds is not None:  # how stable a plan is may be asked of a quicker one
             allocating |= getattr(self._allocator, "QUICK", {})
         outcome: Outcome = self._allocator.allocate(
-            score_LE,
+            self.scored(folds),
             worth_DLE=self.scorer.by_domain(folds=folds),
             budget=budget,
             **allocating,

@@ -1,20 +1,22 @@
-"""plan: from stats to the experts that stay. Seconds, no model, no torch."""
+"""plan: from stats to the experts that stay. Seconds, no model, no torch; but for a search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from moeprune.artefact import sha256_file
 from moeprune.core.budget import Budget
+from moeprune.core.choice import Outcome
 from moeprune.core.diagnosis import routing
 from moeprune.core.fitting import budget_for
-from moeprune.core.methods import AUTO, MASS, SIGNAL
+from moeprune.core.methods import AUTO, EVOLVED, MASS, SIGNAL
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights
+from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.targets import ANY, TARGETS, check_target
@@ -24,6 +26,8 @@ from moeprune.stages.auto import decide
 from moeprune.stages.choosing import Chooser
 from moeprune.stages.constrained import constraints_for
 from moeprune.stages.described import describe
+from moeprune.stages.judge import NUMBERS, SearchWords, given_words
+from moeprune.stages.search import search
 from moeprune.stages.stability import stability
 
 
@@ -51,6 +55,8 @@ def plan(
     gap: float | None = None,
     time_limit: float | None = None,
     target: str | None = None,
+    on_progress: OnProgress = ignore,
+    **search_words: Unpack[SearchWords],
 ) -> PrunePlan:
     """Choose which experts to remove.
 
@@ -74,7 +80,7 @@ def plan(
         must_keep: layer -> ids of experts that stay, or a JSON file of that; see
             :func:`moeprune.core.must_keep.must_keep_rows`.
         domain_weights: ``{"math": 2.0}``, ``"tokens"``, or None: every domain weighs the same.
-        seed: of the criterion ``random``; None = 0.
+        seed: of the criterion ``random``, and of the search; None = 0.
         steps: plans that ``mesa`` looks at; None = 20.
         boost: how strongly ``mesa`` protects a domain; None = 0.15.
         decay: how ``mesa``'s boost falls: ``"linear"`` (None), ``"cosine"`` or ``"constant"``.
@@ -82,6 +88,9 @@ def plan(
         time_limit: seconds after which it takes the best plan it has; None = 60.
         target: the runtime that must load the result, see ``core.targets.TARGETS``; None = not
             checked.
+        on_progress: told how a search goes on; other methods take seconds.
+        search_words: of ``evoesap``, which needs the model: see
+            :class:`moeprune.stages.judge.SearchWords`.
 
     Raises:
         UsageError: options that do not fit each other, the model or the target.
@@ -98,6 +107,7 @@ def plan(
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
     chosen = find_method(method, criterion=criterion, signal=signal)
+    words = given_words(search_words, method=method, chosen=chosen, allocation=allocation)
     given = {
         "seed": seed,
         "steps": steps,
@@ -106,6 +116,7 @@ def plan(
         "gap": gap,
         "time_limit": time_limit,
     }
+    given |= {name: words.get(name) for name in NUMBERS}
     allocation = chosen.allocation if allocation is None else allocation
     limits = constraints_for(
         stats,
@@ -122,7 +133,7 @@ def plan(
             ratio=ratio,
             keep=keep,
             max_bytes=most,
-            allocation=allocation,
+            allocation="uniform" if chosen.allocation == EVOLVED else allocation,
             multiple_of=multiple_of,
             constraints=limits.constraints,
             choose=lambda budget: choose(budget, None).keep_LE,
@@ -130,12 +141,27 @@ def plan(
 
     choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
     budget = fitted(choose)
+    pick: Callable[[Budget, Sequence[int] | None], Outcome] = choose
     decision = None
     if method == AUTO:
         decision = decide(stats, budget=budget, given=given, domain_weights=domain_weights)
         method, chosen = decision.method, find_method(decision.method)
-        choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
+        pick = choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
         budget = fitted(choose)
+    searched = None
+    if chosen.allocation == EVOLVED:
+        pick = searched = search(
+            stats,
+            choose,
+            uniform=budget,
+            multiple_of=multiple_of,
+            constraints=limits.constraints,
+            words=words,
+            fits_bytes=most is not None,
+            output=None if output is None else Path(output),
+            on_progress=on_progress,
+        )
+        budget = searched.budget
     asked: dict[str, Any] = {
         "ratio": ratio,
         "keep": keep,
@@ -147,7 +173,9 @@ def plan(
     if domain_weights is not None:
         options["domain_weights"] = _plain(domain_weights)
     options |= limits.options
-    outcome = choose(budget, None)
+    if searched is not None:
+        options |= searched.options
+    outcome = pick(budget, None)
     own_signal = chosen.option == SIGNAL and chosen.criterion != MASS
     made = describe(
         stats,
@@ -161,15 +189,18 @@ def plan(
         allocation=allocation,
         options={**options, **choose.options},
         routing=routing(stats, domain_weights=domain_weights),
-        stability=stability(stats, lambda folds: choose(budget, folds).keep_LE),
+        stability=stability(stats, lambda folds: pick(budget, folds).keep_LE),
     )
     if decision is not None:
         made = decision.explain(made)
     warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
-    if warning is not None:
-        made = replace(made, warnings=(*made.warnings, warning))
+    more = (*(searched.warnings if searched else ()), *([warning] if warning else ()))
+    if more:
+        made = replace(made, warnings=(*made.warnings, *more))
     if output is not None:
         made.save(Path(output))
+        if searched is not None:
+            searched.finish()
     return made
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.artefact import atomic_path, sha256_file
+from moeprune.core.methods import EVOLVED, METHODS
 from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import OutputError, UsageError
 from moeprune.stages.plan import plan
+from moeprune.stages.search import search_file
 
 PLACE = "{ratio}"
 
@@ -61,12 +63,33 @@ def plans(
                 raise UsageError(
                     f"{path} is the stats file itself; name other files for the plans."
                 )
+    # A search that is interrupted goes on from these; they lie beside the asked name.
+    states = [_state(output, ratio) if _searches(options) else None for ratio in ratios]
     made = tuple(
-        replace(plan(stats, ratio=ratio, **options), stats_sha256=sha256) for ratio in ratios
+        replace(plan(stats, ratio=ratio, **{**options, "state": state}), stats_sha256=sha256)
+        for ratio, state in zip(ratios, states, strict=True)
     )
     if output is not None:
         _write(made, paths, folder=None if PLACE in str(output) else Path(output))
+        for state in states:
+            if state is not None:
+                state.unlink(missing_ok=True)
     return made
+
+
+def _searches(options: dict[str, Any]) -> bool:
+    found = METHODS.get(options.get("method", ""))
+    return found is not None and found.allocation == EVOLVED
+
+
+def _state(output: str | Path | None, ratio: float) -> Path | None:
+    if output is None:
+        return None
+    path = Path(output)
+    if PLACE in str(output):
+        (path,) = paths_for(path, [ratio])
+        return search_file(path)
+    return search_file(path.with_name(f"{path.name}-{ratio!r}"))
 
 
 def paths_for(output: Path, ratios: Sequence[float]) -> tuple[Path, ...]:

@@ -101,8 +101,8 @@ def test_shortcuts_change_nothing(case, digits):
         Space.of(budget, start), Settings(seed=5, **SHORT), slow.value
     )
     assert counts_of(outcome, model) == counts_of(without, model) == elites[0]
-    assert outcome.details["fitness"] == without.details["fitness"]
-    assert outcome.details["history"] == [round(value, 12) for value in history]
+    assert outcome.details["search"]["fitness"] == without.details["search"]["fitness"]
+    assert outcome.details["search"]["history"] == [round(value, 12) for value in history]
     assert outcome.details["search"]["evaluations"] == len(quick.asked) == distinct
     candidates = 14 + 6 * 11
     assert outcome.details["search"]["candidates"] == candidates
@@ -121,10 +121,13 @@ def test_what_is_left_out():
     search = outcome.details["search"]
     assert search["stopped_early"] > 0
     assert search["layer_forwards"] < 0.8 * search["layer_forwards_naive"]
-    assert outcome.details["fitness"]["best"] > outcome.details["fitness"]["uniform"]
-    assert outcome.details["fitness"]["uniform"] == round(judge.value(start), 12)
-    assert list(outcome.details["fitness"]["patterns"]) == list(PATTERNS)
-    history = outcome.details["history"]
+    assert (
+        outcome.details["search"]["fitness"]["best"]
+        > outcome.details["search"]["fitness"]["uniform"]
+    )
+    assert outcome.details["search"]["fitness"]["uniform"] == round(judge.value(start), 12)
+    assert list(outcome.details["search"]["fitness"]["patterns"]) == list(PATTERNS)
+    history = outcome.details["search"]["history"]
     assert history == sorted(history) and len(history) == 20
     # The bar only rises, and the patterns know none.
     bars = [bar for _, _, bar in judge.asked]
@@ -173,7 +176,7 @@ def test_the_best_of_all_genomes_is_found_where_there_are_few():
     judge = Judge(3, digits=9)
     outcome = searched(model, budget, start, judge, generations=30)
     every = [(a, b, 12 - a - b) for a in range(7) for b in range(7) if 0 <= 12 - a - b <= 6]
-    assert outcome.details["fitness"]["best"] == round(max(map(judge.value, every)), 12)
+    assert outcome.details["search"]["fitness"]["best"] == round(max(map(judge.value, every)), 12)
 
 
 def test_protected_experts_stand_last():

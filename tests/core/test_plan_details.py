@@ -14,12 +14,19 @@ from moeprune.errors import PlanError
 
 @pytest.fixture(scope="module")
 def body():
-    """A plan with both entries."""
+    """A plan with all entries."""
     stats = synthetic.stats(synthetic.facts([8, 5]), domains=["math", "code"])
     for domain in stats.domains:
         domain.arrays["count"][:, 0, 2] = 0
     made = moeprune.plan(stats, method="mesa", signal="reap", ratio=0.25).to_json()
     assert {"signal", "unseen"} <= set(made["details"])
+    made["details"]["search"] = {
+        "fitness": {"best": 0.75, "uniform": 0.5},
+        "generations": 50,
+        "candidates": 1404,
+        "layer_forwards": 512,
+        "layer_forwards_naive": 1024,
+    }
     return made
 
 
@@ -32,9 +39,13 @@ def test_as_written(body, tmp_path):
     plan = load(body, tmp_path / "plan.json")
     assert plan.details == body["details"]
     assert "by its signal reap" in plan_text(plan, "end")
+    assert (
+        "search: fitness 0.7500, of the uniform plan 0.5000; 50 generations, 1,404 plans, at "
+        "50% of what running each in full costs"
+    ) in plan_text(plan, "end")
 
 
-@pytest.mark.parametrize("key", ["signal", "unseen"])
+@pytest.mark.parametrize("key", ["signal", "unseen", "search"])
 def test_an_entry_may_be_taken_out(key, body, tmp_path):
     edited = copy.deepcopy(body)
     del edited["details"][key]
@@ -62,6 +73,13 @@ EDITS = [
     (("unseen", "layers", "0"), [1.5]),
     (("unseen", "domains"), None),
     (("unseen", "domains", "math"), "many"),
+    (("search",), []),
+    (("search", "fitness"), 0.5),
+    (("search", "fitness", "best"), 1.5),
+    (("search", "fitness", "uniform"), None),
+    (("search", "candidates"), -1),
+    (("search", "layer_forwards"), 0.5),
+    (("search", "layer_forwards_naive"), "1024"),
 ]
 
 

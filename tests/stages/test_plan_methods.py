@@ -12,7 +12,7 @@ import synthetic
 import moeprune
 from moeprune import criteria, plugins
 from moeprune.cli.main import main
-from moeprune.core.methods import METHODS
+from moeprune.core.methods import FROM_STATS, METHODS
 from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import FIELDS
 from moeprune.errors import UsageError
@@ -22,10 +22,11 @@ MODEL = synthetic.facts([8, 6, 7], layer_ids=[1, 2, 5])
 ASKED = [
     (method, {found.option: name})
     for method, found in METHODS.items()
+    if method in FROM_STATS
     for name in CRITERIA
     if found.option and not (found.option == "signal" and name == "random")
 ]
-ALL = [(method, {}) for method in METHODS] + ASKED
+ALL = [(method, {}) for method in FROM_STATS] + ASKED
 MEASURING = [(method, asked) for method, asked in ALL if "random" not in (method, *asked.values())]
 
 

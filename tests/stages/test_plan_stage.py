@@ -11,7 +11,7 @@ import pytest
 import synthetic
 
 import moeprune
-from moeprune.core.methods import METHODS
+from moeprune.core.methods import FROM_STATS
 from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import MoePruneError, OutputError, StatsError, UsageError
@@ -31,7 +31,7 @@ def stats_file(stats, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", FROM_STATS)
 @pytest.mark.parametrize("allocation", ["uniform", "global"])
 def test_two_runs_write_the_same_bytes(method, allocation, stats_file, tmp_path):
     paths = [tmp_path / "one.json", tmp_path / "two.json"]
@@ -48,7 +48,7 @@ def test_two_runs_write_the_same_bytes(method, allocation, stats_file, tmp_path)
     assert loaded.check_against(MODEL) is loaded
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", FROM_STATS)
 @pytest.mark.parametrize("allocation", ["uniform", "global"])
 def test_losses_are_what_the_stats_say(method, allocation, stats):
     plan = moeprune.plan(stats, method=method, ratio=0.4, allocation=allocation)
@@ -282,7 +282,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", FROM_STATS)
 @pytest.mark.parametrize("allocation", ["uniform", "global"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_plan_is_one_that_loads(method, allocation, shape, tmp_path):
