@@ -26,8 +26,8 @@ from moeprune.stages.auto import decide
 from moeprune.stages.choosing import Chooser
 from moeprune.stages.constrained import constraints_for
 from moeprune.stages.described import describe
-from moeprune.stages.judge import NUMBERS, SearchWords, given_words
 from moeprune.stages.search import search
+from moeprune.stages.search_words import NUMBERS, SearchWords, given_words
 from moeprune.stages.stability import stability
 
 
@@ -90,7 +90,7 @@ def plan(
             checked.
         on_progress: told how a search goes on; other methods take seconds.
         search_words: of ``evoesap``, which needs the model: see
-            :class:`moeprune.stages.judge.SearchWords`.
+            :class:`moeprune.stages.search_words.SearchWords`.
 
     Raises:
         UsageError: options that do not fit each other, the model or the target.

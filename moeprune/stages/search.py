@@ -84,7 +84,7 @@ def search(
         uniform: where the search starts.
         multiple_of: kept counts must be a multiple of this.
         constraints: what stays whatever the scores say.
-        words: see :class:`moeprune.stages.judge.SearchWords`; only what was asked for.
+        words: see :class:`moeprune.stages.search_words.SearchWords`; only what was asked for.
         fits_bytes: whether ``uniform`` is the largest of some number of bytes.
         output: the plan's file, beside which the state is saved; or None.
         on_progress: told of the full model's pass and of each plan.

@@ -129,7 +129,7 @@ def test_killed_and_resumed(moments, setup, tmp_path):
 def test_sigkill(setup, tmp_path):
     model, sources, stats = setup
     words = [sys.executable, "-m", "moeprune", "plan", str(stats), "--method", "evoesap"]
-    words += ["--ratio", "0.4", "--model", str(model), "--generations", "30"]
+    words += ["--ratio", "0.4", "--model", str(model), "--generations", "12"]
     words += ["--population", "14", "--search-samples", "3", "--search-length", "24"]
     words += [word for name in DOMAINS for word in ("--search-text", f"{name}={sources[name]}")]
     whole, output = tmp_path / "whole.json", tmp_path / "plan.json"
