@@ -8,7 +8,7 @@ import pytest
 import synthetic
 
 import moeprune
-from moeprune.core.methods import METHODS
+from moeprune.core.methods import FROM_STATS
 from moeprune.core.plan import PrunePlan
 from moeprune.errors import OutputError, UsageError
 from moeprune.stages.plans import paths_for
@@ -28,7 +28,7 @@ def stats_file(stats, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", FROM_STATS)
 @pytest.mark.parametrize("allocation", ["uniform", "global"])
 def test_what_must_stay_stays_and_is_recorded(method, allocation, stats_file, tmp_path):
     asked = {
@@ -83,7 +83,7 @@ def test_super_experts_stay_and_are_reported(stats):
     assert "super_experts" not in plain.details
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", FROM_STATS)
 @pytest.mark.parametrize("allocation", ["uniform", "global"])
 @pytest.mark.parametrize("sizes", [(100, 100, 100), (300, 20, 100)])
 def test_the_largest_that_fits(method, allocation, sizes, stats):
