@@ -125,7 +125,7 @@ def test_over_dispersed_models_are_solved_to_the_gap(allocation, experts, ratio,
     seed=st.integers(0, 10**6),
     shape=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(4, 20)),
     allocation=st.sampled_from(["uniform", "global"]),
-    percent=st.integers(25, 60),
+    percent=st.integers(25, 50),  # of 4 experts, 2 must stay
 )
 def test_never_worse_than_mesa_even_without_the_solver(seed, shape, allocation, percent):
     worth_DLE = dispersed(*shape, seed, spread=0.5)
