@@ -29,7 +29,7 @@ DOMAINS = ["math=builtin:math", "science=builtin:science"]
 # What is left out of a search; both shortcuts left out is the plain search, which judges no plan
 # twice either.
 CASES = {
-    "all": (),
+    "all": (),  # nothing left out
     "no early stop": ("stop",),
     "no reuse": ("reuse",),
     "neither": ("stop", "reuse"),
