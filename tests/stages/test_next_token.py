@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from test_export_stage import plan_for
 
 import moeprune
+from moeprune.core.plan_edits import kept_sha256
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
 from moeprune.stages.export import prepare
 
@@ -183,7 +184,9 @@ def test_the_size_says_what_the_plan_could_not(sources: dict[str, Path], tmp_pat
         "bytes_before": facts.total_bytes,
         "bytes_after": facts.total_bytes - freed,
     }
-    plan = replace(plan_for(source), size=planned)
+    plan = plan_for(source)
+    stated = kept_sha256(plan.layer_ids, plan.sets, plan.keep)
+    plan = replace(plan, size=planned, kept_sha256=stated)
     exact = prepare(source, plan=plan, output=tmp_path / "out")
     assert exact.size == planned and "bytes_planned" not in exact.size
     for mode in ("drop", "keep"):

@@ -123,7 +123,7 @@ def _expert(module: Any, expert: int, hidden_NH: Tensor) -> Tensor:
     inner = _project(module, first, expert, hidden_NH)
     inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
     output_NH = _project(module, "down_proj", expert, inner)
-    if getattr(module, "has_post_expert_norm", False):  # not before transformers 5.20
+    if module.has_post_expert_norm:
         output_NH = module.post_expert_norm(output_NH)
     return output_NH
 
