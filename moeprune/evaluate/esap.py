@@ -84,6 +84,7 @@ class Esap:
         cache_bytes: int = CACHE_BYTES,
         logits_bytes: int = LOGITS_BYTES,
         reuse: bool = True,
+        forget: bool = False,
         on_progress: OnProgress = ignore,
     ) -> None:
         """Run the full model over the text and try whether its layers may be left out.
@@ -102,6 +103,8 @@ class Esap:
             logits_bytes: memory for logits and what is made of them, at a time. Where the model
                 cannot make them in parts, those of a whole batch are made.
             reuse: False: run every layer for every genome.
+            forget: what is not to be retained goes at once, so that what a search runs from one
+                ``retain`` to the next does not depend on what came before.
             on_progress: told of the full model's pass.
 
         Raises:
@@ -136,6 +139,7 @@ class Esap:
         self._depth = found.depth
         self._passes.in_parts = found.in_parts
         self._reuse = reuse and found.reuse
+        self._forget = forget
         self.cache = StateCache(
             cache_bytes,
             lengths=[sum(row < start for row in layer_of_row) for start in self._starts],
@@ -206,9 +210,10 @@ class Esap:
         return dict(zip(self.report.tokens, values, strict=True))
 
     def retain(self, counts: Collection[Counts]) -> None:
-        """Forget the hidden states of all other genomes; these stay as long as they fit."""
+        """Hidden states of these genomes stay as long as they fit; all others may go."""
         self.cache.retain(counts)
-        self.cache.forget()
+        if self._forget:
+            self.cache.forget()
 
     def _run(self, counts: Counts, batch: int) -> float:
         """Acceptance of one batch's tokens, summed."""
