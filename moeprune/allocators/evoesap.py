@@ -110,7 +110,7 @@ def allocate(
     if state.generations:
         assert journal is not None
         _warm_up(fitness, space, state, journal)
-    report = _reporter(settings, on_progress)
+    report = _reporter(settings, on_progress, resumed=state.generations > 0)
     report(state)
     evolve(
         space,
@@ -164,12 +164,20 @@ def _warm_up(fitness: Fitness, space: Space, state: Progressed, journal: Journal
         done.append(counts)
 
 
-def _reporter(settings: Settings, on_progress: OnProgress) -> Callable[[Progressed], None]:
+def _reporter(
+    settings: Settings, on_progress: OnProgress, *, resumed: bool
+) -> Callable[[Progressed], None]:
+    begun = "resumed, " if resumed else ""
+
     def report(state: Progressed) -> None:
         known = [value for value in state.known.values() if value is not None]
         best = f", best fitness {max(known):.4f}" if known else ""
         now = min(state.generations + 1, settings.generations)
-        note = f"generation {now} of {settings.generations}{best}"
+        note = f"{begun}generation {now} of {settings.generations}{best}"
+        if state.layer_forwards_naive:
+            # Every candidate costs the same when nothing is saved, one drawn again as well.
+            naive = state.layer_forwards_naive * state.drawn / len(state.known)
+            note += f", {state.layer_forwards / naive:.0%} of a plain search's layers run"
         on_progress(Progress("search", state.drawn, settings.candidates, "plans", note))
 
     return report
@@ -183,7 +191,6 @@ def _details(space: Space, settings: Settings, state: Progressed) -> dict[str, A
         value = state.known[counts]
         assert value is not None
         patterns[name] = round(value, _DIGITS)
-    judged = len(state.known)
     search = {
         "fitness": {
             "best": round(state.history[-1], _DIGITS),
@@ -193,10 +200,7 @@ def _details(space: Space, settings: Settings, state: Progressed) -> dict[str, A
         "history": [round(value, _DIGITS) for value in state.history],
         "generations": state.generations,
         "candidates": state.drawn,
-        "evaluations": judged,
+        "evaluations": len(state.known),
         "stopped_early": state.stopped,
-        "layer_forwards": state.layer_forwards,
-        # Every candidate costs the same when nothing is saved, one drawn again as well.
-        "layer_forwards_naive": state.layer_forwards_naive * state.drawn // judged,
     }
     return {"search": search}

@@ -112,13 +112,10 @@ def _search(plan: PrunePlan) -> list[str]:
     if "search" not in plan.details:
         return []
     search = plan.details["search"]
-    fitness, ran, naive = (
-        search[key] for key in ("fitness", "layer_forwards", "layer_forwards_naive")
-    )
-    share = f", at {ran / naive:.0%} of what running each in full costs" if naive else ""
+    fitness = search["fitness"]
     return [
         f"search: fitness {fitness['best']:.4f}, of the uniform plan {fitness['uniform']:.4f}; "
-        f"{search['generations']} generations, {search['candidates']:,} plans{share}"
+        f"{search['generations']} generations, {search['candidates']:,} plans"
     ]
 
 

@@ -37,7 +37,7 @@ def check_details(details: Mapping[str, Any], domains: Iterable[str], path: obje
         search = _entries(details["search"], "search", path)
         fitness = _entries(search.get("fitness"), "search.fitness", path)
         good = all(_share(fitness.get(name)) for name in ("best", "uniform"))
-        numbers = ("generations", "candidates", "layer_forwards", "layer_forwards_naive")
+        numbers = ("generations", "candidates", "evaluations")
         if not (good and all(_count(search.get(name)) for name in numbers)):
             raise _malformed("search", path)
 

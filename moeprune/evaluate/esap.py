@@ -84,7 +84,6 @@ class Esap:
         cache_bytes: int = CACHE_BYTES,
         logits_bytes: int = LOGITS_BYTES,
         reuse: bool = True,
-        forget: bool = False,
         on_progress: OnProgress = ignore,
     ) -> None:
         """Run the full model over the text and try whether its layers may be left out.
@@ -103,8 +102,6 @@ class Esap:
             logits_bytes: memory for logits and what is made of them, at a time. Where the model
                 cannot make them in parts, those of a whole batch are made.
             reuse: False: run every layer for every genome.
-            forget: what is not to be retained goes at once, so that what a search runs from one
-                ``retain`` to the next does not depend on what came before.
             on_progress: told of the full model's pass.
 
         Raises:
@@ -139,7 +136,6 @@ class Esap:
         self._depth = found.depth
         self._passes.in_parts = found.in_parts
         self._reuse = reuse and found.reuse
-        self._forget = forget
         self.cache = StateCache(
             cache_bytes,
             lengths=[sum(row < start for row in layer_of_row) for start in self._starts],
@@ -212,8 +208,6 @@ class Esap:
     def retain(self, counts: Collection[Counts]) -> None:
         """Hidden states of these genomes stay as long as they fit; all others may go."""
         self.cache.retain(counts)
-        if self._forget:
-            self.cache.forget()
 
     def _run(self, counts: Counts, batch: int) -> float:
         """Acceptance of one batch's tokens, summed."""

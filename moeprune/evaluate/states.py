@@ -114,11 +114,6 @@ class StateCache:
         for key in [key for key in self._loose if key[0] in self._retained]:
             self._kept[key] = self._loose.pop(key)
 
-    def forget(self) -> None:
-        """States of genomes that are not retained go now."""
-        self.nbytes -= sum(entry.nbytes for entry in self._loose.values())
-        self._loose.clear()
-
     def _make_room(self, size: int) -> bool:
         if size > self.limit:
             return False

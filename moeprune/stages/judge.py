@@ -200,7 +200,6 @@ def esap_of(
             objective=found.options["objective"],
             top_p=found.options["top_p"],
             cache_bytes=cache_bytes,
-            forget=True,  # a resumed search then runs, and states, what an uninterrupted one does
             on_progress=on_progress,
         )
 

@@ -106,10 +106,6 @@ def test_shortcuts_change_nothing(case, digits):
     assert outcome.details["search"]["evaluations"] == len(quick.asked) == distinct
     candidates = 14 + 6 * 11
     assert outcome.details["search"]["candidates"] == candidates
-    assert outcome.details["search"]["layer_forwards"] == quick.layer_forwards
-    naive = candidates * model.num_layers * quick.batches
-    assert outcome.details["search"]["layer_forwards_naive"] == naive
-    assert without.details["search"]["layer_forwards_naive"] == naive
     assert len({counts for counts, _, _ in quick.asked}) == len(quick.asked)
 
 
@@ -120,7 +116,7 @@ def test_what_is_left_out():
     outcome = searched(model, budget, start, judge, seed=1, generations=20)
     search = outcome.details["search"]
     assert search["stopped_early"] > 0
-    assert search["layer_forwards"] < 0.8 * search["layer_forwards_naive"]
+    assert judge.layer_forwards < 0.8 * judge.layer_forwards_naive
     assert (
         outcome.details["search"]["fitness"]["best"]
         > outcome.details["search"]["fitness"]["uniform"]

@@ -37,22 +37,23 @@ CASES = {
 
 
 @contextmanager
-def without(shortcuts: tuple[str, ...]) -> Iterator[None]:
-    """Leave shortcuts out of every search in the block."""
+def without(shortcuts: tuple[str, ...]) -> Iterator[list[Esap]]:
+    """Leave shortcuts out of every search in the block; yields the evaluators made in it."""
     init, score = Esap.__init__, Esap.score
+    made: list[Esap] = []
 
-    def whole(self: Esap, model: Any, **how: Any) -> None:
-        init(self, model, **{**how, "reuse": False})
+    def noted(self: Esap, model: Any, **how: Any) -> None:
+        made.append(self)
+        init(self, model, **{**how, "reuse": "reuse" not in shortcuts})
 
     def in_full(self: Esap, counts: Any, **how: Any) -> float | None:
         return score(self, counts, parent=how.get("parent"))
 
-    if "reuse" in shortcuts:
-        Esap.__init__ = whole  # type: ignore[method-assign]
+    Esap.__init__ = noted  # type: ignore[method-assign]
     if "stop" in shortcuts:
         Esap.score = in_full  # type: ignore[method-assign, assignment]
     try:
-        yield
+        yield made
     finally:
         Esap.__init__, Esap.score = init, score  # type: ignore[method-assign]
 
@@ -100,7 +101,7 @@ def main() -> None:
             )
             first = None
             for case in asked.cases:
-                with without(CASES[case]):
+                with without(CASES[case]) as made:
                     plan = moeprune.plan(
                         stats,
                         method="evoesap",
@@ -115,8 +116,9 @@ def main() -> None:
                 assert plan.keep == first.keep
                 for key in ("fitness", "history"):
                     assert search[key] == first.details["search"][key]
-                fitness, ran = search["fitness"], search["layer_forwards"]
-                naive = search["layer_forwards_naive"]
+                fitness, ran = search["fitness"], made[0].layer_forwards
+                # Every candidate costs the same when nothing is saved, one drawn again as well.
+                naive = made[0].layer_forwards_naive * search["candidates"] // search["evaluations"]
                 print(
                     f"| {layers} | {case} | {fitness['uniform']:.4f}, {fitness['best']:.4f} | "
                     f"{search['candidates']} | {search['evaluations']} | {search['stopped_early']} "

@@ -24,8 +24,7 @@ def body():
         "fitness": {"best": 0.75, "uniform": 0.5},
         "generations": 50,
         "candidates": 1404,
-        "layer_forwards": 512,
-        "layer_forwards_naive": 1024,
+        "evaluations": 1290,
     }
     return made
 
@@ -40,8 +39,7 @@ def test_as_written(body, tmp_path):
     assert plan.details == body["details"]
     assert "by its signal reap" in plan_text(plan, "end")
     assert (
-        "search: fitness 0.7500, of the uniform plan 0.5000; 50 generations, 1,404 plans, at "
-        "50% of what running each in full costs"
+        "search: fitness 0.7500, of the uniform plan 0.5000; 50 generations, 1,404 plans"
     ) in plan_text(plan, "end")
 
 
@@ -78,8 +76,7 @@ EDITS = [
     (("search", "fitness", "best"), 1.5),
     (("search", "fitness", "uniform"), None),
     (("search", "candidates"), -1),
-    (("search", "layer_forwards"), 0.5),
-    (("search", "layer_forwards_naive"), "1024"),
+    (("search", "evaluations"), "1290"),
 ]
 
 
