@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
-from moeprune.cli.proof_text import bound_text
 from moeprune.cli.text import size, table
+from moeprune.core.proven import bound_text
 
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan

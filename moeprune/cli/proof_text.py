@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from moeprune.core.proven import bound_text, bounded_plans, floor_digits
+
 if TYPE_CHECKING:
     from moeprune.core.plan import PrunePlan
 
 _MOST_DIGITS = 5
-_CONSTRAINTS = {"keep_layers", "layer_keep", "protect_super_experts", "must_keep"}
 
 
 def worst_text(plan: PrunePlan, loss: float) -> str:
@@ -17,19 +18,14 @@ def worst_text(plan: PrunePlan, loss: float) -> str:
     if plan.lower_bound is None:
         return f"worst domain {plan.worst_domain} loses {loss:.2%}"
     digits = 2
-    while digits < _MOST_DIGITS and _floor(plan.lower_bound, digits) == _floor(loss, digits):
+    while digits < _MOST_DIGITS and floor_digits(plan.lower_bound, digits) == floor_digits(
+        loss, digits
+    ):
         digits += 1
-    kind = "uniform plan" if plan.allocation == "uniform" else "plan"
-    under = " under the same constraints" if _CONSTRAINTS & set(plan.options) else ""
     return (
-        f"worst domain {plan.worst_domain} loses {loss:.{digits}%}, no {kind} of this size{under} "
+        f"worst domain {plan.worst_domain} loses {loss:.{digits}%}, no {bounded_plans(plan)} "
         f"can lose less than {bound_text(plan.lower_bound, digits)}"
     )
-
-
-def bound_text(bound: float, digits: int = 2) -> str:
-    """A lower bound in percent, rounded down: it claims no more than is proven."""
-    return f"{_floor(bound, digits) / 10**digits:.{digits}f}%"
 
 
 def proof_lines(plan: PrunePlan) -> list[str]:
@@ -55,8 +51,3 @@ def _share(gap: float) -> str:
         return "0%"
     digits = max(2, 1 - math.floor(math.log10(gap * 100)))
     return f"{math.ceil(gap * 100 * 10**digits) / 10**digits:.{digits}f}%"
-
-
-def _floor(share: float, digits: int) -> int:
-    # A thousandth of the last digit is the rounding of the stored number: 29 % may be 28.9999999 %.
-    return math.floor(share * 100 * 10.0**digits + 1e-3)

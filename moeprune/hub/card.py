@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.core.plan import PrunePlan
+from moeprune.core.proven import bound_text, bounded_plans
 from moeprune.core.rows import row_name, rows_of
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
@@ -130,7 +131,8 @@ def _losses(plan: PrunePlan) -> str:
         name = escape(domain)
         rows.append((f"**{name}** (worst)" if worst else name, f"{loss:.2%}"))
     bound = (
-        f" No plan of this size loses less than {plan.lower_bound:.2%} in its worst domain."
+        f" No {bounded_plans(plan)} can lose less than {bound_text(plan.lower_bound)} in its worst "
+        "domain."
         if plan.lower_bound is not None
         else ""
     )
@@ -200,6 +202,8 @@ def _citation(plan: PrunePlan) -> str:
     lines = [f"- *{MESA_PAPER}*: router mass, the worst domain, routing regimes."]
     if plan.criterion in CRITERION_PAPERS:
         lines.append(f"- {CRITERION_PAPERS[plan.criterion]}: the criterion.")
+    if plan.method == "evoesap":
+        lines.append("- EvoESAP (arXiv 2603.06003): the search for how many each layer keeps.")
     return "## Papers\n\n" + "\n".join(lines)
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import moeprune
 from moeprune.cli.plan_text import plan_text
-from moeprune.cli.proof_text import bound_text, worst_text
+from moeprune.cli.proof_text import worst_text
+from moeprune.core.proven import bound_text
 
 
 @pytest.fixture(scope="module")

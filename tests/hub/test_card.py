@@ -108,6 +108,7 @@ def test_it_says_what_was_done() -> None:
     assert "from_pretrained" in text and "vllm serve" in text
     assert "When Load-Balancing Goes Too Far" in text and "REAP" not in text
     assert "REAP" in model_card(dataclasses.replace(PLAN, criterion="reap"), source="x")
+    assert "EvoESAP (arXiv" in model_card(dataclasses.replace(PLAN, method="evoesap"), source="x")
 
 
 def test_same_plan_same_bytes_whatever_the_order_of_keys() -> None:
@@ -227,3 +228,14 @@ def test_the_paper_of_the_criterion_is_named(criterion: str, paper: str | None) 
     card = model_card(dataclasses.replace(PLAN, criterion=criterion), source="org/model")
     assert "When Load-Balancing Goes Too Far" in card
     assert re.findall(r"\(arXiv (\S+)\): the criterion", card) == ([paper] if paper else [])
+
+
+def test_the_bound_claims_no_more_than_is_proven() -> None:
+    """Of a uniform plan it is that of uniform plans, and 21.6999 % is not 21.70 %."""
+    uniform = dataclasses.replace(PLAN, lower_bound=0.0869990)
+    assert "No uniform plan of this size can lose less than 8.69% in" in model_card(
+        uniform, source="x"
+    )
+    free = dataclasses.replace(uniform, allocation="global", options={"layer_keep": {"0": 4}})
+    says = "No plan of this size under the same constraints can lose less than 8.69% in"
+    assert says in model_card(free, source="x")
