@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,23 @@ class DefaultCommand(click.Command):
 
     Attributes:
         others: name -> module that holds the ``command``; imported when it is asked for.
+        sections: heading of the help -> names of the parameters under it; the others stand under
+            "Options".
+        tables: heading of the help -> what else there is to choose, and what it is.
     """
 
-    def __init__(self, *args: Any, others: Mapping[str, str], **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        others: Mapping[str, str],
+        sections: Mapping[str, Collection[str]] | None = None,
+        tables: Mapping[str, Mapping[str, str]] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
         self.others = dict(others)
+        self.sections = {head: frozenset(names) for head, names in (sections or {}).items()}
+        self.tables = {head: dict(rows) for head, rows in (tables or {}).items()}
 
     def other(self, name: str) -> click.Command:
         """The command of that name."""
@@ -60,8 +72,20 @@ class DefaultCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "|", f"{{{'|'.join(self.others)}}}", "…"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, then the other commands."""
-        super().format_options(ctx, formatter)
+        """What a table says, the options by section, then the other commands."""
+        for head, about in self.tables.items():
+            with formatter.section(head):
+                formatter.write_dl(list(about.items()))
+        rest = frozenset[str]().union(*self.sections.values())
+        for head, names in {"Options": None, **self.sections}.items():
+            records = (
+                option.get_help_record(ctx)
+                for option in self.get_params(ctx)
+                if isinstance(option, click.Option)
+                and (option.name in names if names is not None else option.name not in rest)
+            )
+            with formatter.section(head):
+                formatter.write_dl([record for record in records if record is not None])
         with formatter.section("Other commands"):
             formatter.write_dl(
                 [

@@ -14,7 +14,7 @@ from moeprune.cli.options import json_option, model_argument, revision_option, s
 def command(model: str, revision: str | None, as_json: bool) -> None:
     """Show what MODEL is and what can be pruned: family, layers x experts, gating, sizes.
 
-    Reads config.json and the headers of the safetensors files only.
+    Reads config.json, the headers of the safetensors files and the routers: seconds at any size.
     """
     from moeprune.cli.inspect_text import inspect_text
     from moeprune.stages.inspect import inspect

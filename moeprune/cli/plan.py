@@ -10,21 +10,36 @@ import click
 from moeprune import criteria, plugins
 from moeprune.cli.default_command import DefaultCommand
 from moeprune.cli.options import json_option, output_option, say
-from moeprune.cli.search_options import search_options
+from moeprune.cli.search_options import SEARCH, search_options
 from moeprune.core.methods import METHODS
 
 # The names alone: no criterion is imported, nor numpy.
 CRITERIA = plugins.names(criteria)
+CONSTRAINTS = (
+    "multiple_of",
+    "keep_layers",
+    "layer_keep",
+    "protect_super_experts",
+    "must_keep",
+    "target",
+)
+OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit")
 
 
 @click.command(
     "plan",
     cls=DefaultCommand,
     others={"show": "moeprune.cli.plan_show", "diff": "moeprune.cli.plan_diff"},
+    tables={"Methods": {name: METHODS[name].about for name in METHODS}},
+    sections={
+        "Constraints": CONSTRAINTS,
+        "Options of one method": OF_ONE_METHOD,
+        "Options of evoesap": SEARCH,
+    },
 )
 @click.argument("stats", type=click.Path(path_type=Path), metavar="STATS")
 @output_option("the plan (plan.json)")
-@click.option("--method", default="mesa", show_default=True, help=f"One of: {', '.join(METHODS)}.")
+@click.option("--method", default="mesa", show_default=True, help="One of the methods above.")
 @click.option(
     "--ratio",
     "ratios",
@@ -131,7 +146,7 @@ CRITERIA = plugins.names(criteria)
 def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
     """Decide which experts leave, from STATS alone: no model, no GPU, seconds.
 
-    evoesap alone takes --model and longer; interrupted, the same command goes on with the search.
+    evoesap alone runs the model (--model) and takes longer; interrupted, the same command goes on.
 
     Prints what each domain loses (share of its router mass in the removed experts), worst first.
     """

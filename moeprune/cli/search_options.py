@@ -7,12 +7,12 @@ import click
 from moeprune.cli.options import Command, device_option, revision_option, trust_option
 
 _OPTIONS = (
-    click.option("--model", metavar="MODEL", help="evoesap: the model of the stats."),
+    click.option("--model", metavar="MODEL", help="The model of the stats."),
     click.option(
         "--search-text",
         multiple=True,
         metavar="NAME=SOURCE",
-        help="evoesap: text to judge plans by, builtin:NAME, .jsonl or .txt; repeat for more "
+        help="Text to judge plans by, builtin:NAME, .jsonl or .txt; repeat for more "
         "domains. Documents that calibration used are left out. [default: what calibration left "
         "of the built-in domains]",
     ),
@@ -20,78 +20,100 @@ _OPTIONS = (
         "--search-samples",
         type=click.IntRange(min=1),
         metavar="N",
-        help="evoesap: documents a domain. [default: 16]",
+        help="Documents a domain. [default: 16]",
     ),
     click.option(
         "--search-length",
         type=click.IntRange(min=1),
         metavar="T",
-        help="evoesap: tokens kept of a document. [default: as calibrated]",
+        help="Tokens kept of a document. [default: as calibrated]",
     ),
     click.option(
         "--quick",
         is_flag=True,
-        help="evoesap: a first look: --generations 10 --population 16 --search-samples 4.",
+        help="A first look: --generations 10 --population 16 --search-samples 4.",
     ),
     click.option(
         "--generations",
         type=click.IntRange(min=0),
         metavar="N",
-        help="evoesap: how long to search; 0 gives the uniform plan. [default: 50]",
+        help="How long to search; 0 gives the uniform plan. [default: 50]",
     ),
     click.option(
         "--population",
         type=click.IntRange(min=1),
         metavar="N",
-        help="evoesap: plans of a generation. [default: 32]",
+        help="Plans of a generation. [default: 32]",
     ),
     click.option(
         "--elites",
         type=click.IntRange(min=1),
         metavar="N",
-        help="evoesap: plans that survive a generation. [default: 4]",
+        help="Plans that survive a generation. [default: 4]",
     ),
     click.option(
         "--delta",
         type=click.IntRange(min=1),
         metavar="N",
-        help="evoesap: most experts (or units of --multiple-of) that move at once. [default: 4]",
+        help="Most experts (or units of --multiple-of) that move at once. [default: 4]",
     ),
     click.option(
         "--mutations",
         type=click.IntRange(min=1),
         metavar="N",
-        help="evoesap: most moves from parent to child. [default: 3]",
+        help="Most moves from parent to child. [default: 3]",
     ),
     click.option(
         "--objective",
         type=click.Choice(["mean", "worst-domain"]),
-        help="evoesap: what to raise: the mean over domains, or the lowest. [default: mean]",
+        help="What to raise: the mean over domains, or the lowest. [default: mean]",
     ),
     click.option(
         "--top-p",
         type=float,
-        help="evoesap: share of the model's next-token probability to compare. [default: 0.999]",
+        help="Share of the model's next-token probability to compare. [default: 0.999]",
     ),
     click.option(
         "--cache",
         metavar="SIZE",
-        help="evoesap: memory for hidden states that plans share, e.g. 16GB. [default: 4GiB]",
+        help="Memory for hidden states that plans share, e.g. 16GB. [default: 4GiB]",
     ),
     click.option(
         "--search-batch-tokens",
         type=click.IntRange(min=1),
         metavar="N",
-        help="evoesap: tokens of one forward pass, padding included. [default: 2048]",
+        help="Tokens of one forward pass, padding included. [default: 2048]",
     ),
     click.option(
         "--dtype",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="evoesap: number type to load the model in. [default: auto, the stored one]",
+        help="Number type to load the model in. [default: auto, the stored one]",
     ),
     device_option,
     revision_option,
     trust_option,
+)
+
+
+SEARCH = (
+    "model",
+    "search_text",
+    "search_samples",
+    "search_length",
+    "quick",
+    "generations",
+    "population",
+    "elites",
+    "delta",
+    "mutations",
+    "objective",
+    "top_p",
+    "cache",
+    "search_batch_tokens",
+    "dtype",
+    "device",
+    "revision",
+    "trust_remote_code",
 )
 
 

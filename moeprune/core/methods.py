@@ -61,7 +61,7 @@ METHODS: Mapping[str, Method] = {
         "uniform",
         DOMAINS,
         CRITERION,
-        "REAP of each domain by itself, normalised and averaged",
+        "REAP of each domain by itself, normalised and averaged: a control",
     ),
     "evoesap": Method(
         "reap",
@@ -69,10 +69,15 @@ METHODS: Mapping[str, Method] = {
         EVOLVED,
         SUMS,
         CRITERION,
-        "REAP within layers, how many leave where by search with the model",
+        "REAP within a layer; how many leave each layer is searched by running the model",
     ),
     "mesa": Method(
-        MASS, "mesa", "uniform", ROWS, SIGNAL, "router mass, protecting the domain that loses most"
+        MASS,
+        "mesa",
+        "uniform",
+        ROWS,
+        SIGNAL,
+        "least router mass leaves, protecting the domain that loses most",
     ),
     "mesa-exact": Method(
         MASS,
@@ -80,11 +85,20 @@ METHODS: Mapping[str, Method] = {
         "uniform",
         ROWS,
         SIGNAL,
-        "mesa's aim solved to a proven gap: the worst domain loses the least it can",
+        "the same aim, solved to a proven gap; takes up to --time-limit",
     ),
-    "random": Method(RANDOM, "rank", "uniform", SUMS, "", "a seeded random choice: the control"),
-    "reap": Method("reap", "rank", "uniform", SUMS, CRITERION, "mean gate-weighted output norm"),
-    "rm-uniform": Method(MASS, "rank", "uniform", SUMS, CRITERION, "router mass"),
+    "random": Method(RANDOM, "rank", "uniform", SUMS, "", "a seeded draw: the control"),
+    "reap": Method(
+        "reap",
+        "rank",
+        "uniform",
+        SUMS,
+        CRITERION,
+        "experts leave that add least when they are used",
+    ),
+    "rm-uniform": Method(
+        MASS, "rank", "uniform", SUMS, CRITERION, "least router mass leaves: a control"
+    ),
 }
 
 # Methods that plan from the stats alone, with either allocation.

@@ -1,11 +1,15 @@
 """plan with constraints, plan show and plan diff, as typed."""
 
 import json
+import re
 
+import click
 import pytest
 import synthetic
 
-from moeprune.cli.main import main
+from moeprune.cli.default_command import DefaultCommand
+from moeprune.cli.main import cli, main
+from moeprune.core.methods import METHODS
 
 MODEL = synthetic.facts([8, 8, 8], layer_ids=[1, 2, 5])
 
@@ -197,3 +201,22 @@ def test_a_mistyped_command_is_answered_with_the_nearest(says):
     code, out, err = says("shwo", "p.json")
     assert (code, out) == (2, "")
     assert err == "moeprune: plan shwo: no such file. Did you mean 'plan show'?\n"
+
+
+def test_the_help_names_every_method_and_every_option_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its headings are written by hand: an option that one of them misspells would be lost."""
+    command = cli.get_command(None, "plan")  # type: ignore[arg-type]
+    assert isinstance(command, DefaultCommand)
+    names = [parameter.name for parameter in command.params]
+    listed = [name for heading in command.sections.values() for name in heading]
+    assert len(listed) == len(set(listed)) and set(listed) < set(names)
+    assert main(["plan", "--help"]) == 0
+    text = capsys.readouterr().out
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            shown = rf"^  (?:-\w, )?{parameter.opts[-1]}\b(?!-)"
+            assert len(re.findall(shown, text, re.M)) == 1, parameter.opts
+    for name in METHODS:
+        assert re.search(rf"^  {name}  ", text, re.M)
