@@ -88,19 +88,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     temporary: Path | None = None
     try:
-        if not path.parent.is_dir():
-            raise OutputError(
-                f"cannot write {path}: folder {path.parent} does not exist. Create it."
-            )
-        if path.is_dir():
-            raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
-        if path.exists() and not path.is_file():  # a rename would put a file in a device's place
-            raise OutputError(f"cannot write {path}: it is a device or a pipe. Name a file.")
-        target = Path(os.path.realpath(path))
-        # The name must not depend on the file's: a long one would become too long.
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".moeprune-", suffix=".partial")
-        os.close(handle)
-        temporary = Path(name)
+        target, temporary = _reserved(path)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -113,6 +101,33 @@ def atomic_path(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Fail now, not after hours of work: nothing is left behind, and nothing is replaced.
+
+    Raises:
+        OutputError: as :func:`atomic_path` would, but for a disk that fills up meanwhile.
+    """
+    try:
+        _reserved(path)[1].unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def _reserved(path: Path) -> tuple[Path, Path]:
+    """What a write to ``path`` replaces, and a new empty file beside it."""
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: folder {path.parent} does not exist. Create it.")
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
+    if path.exists() and not path.is_file():  # a rename would put a file in a device's place
+        raise OutputError(f"cannot write {path}: it is a device or a pipe. Name a file.")
+    target = Path(os.path.realpath(path))
+    # The name must not depend on the file's: a long one would become too long.
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".moeprune-", suffix=".partial")
+    os.close(handle)
+    return target, Path(name)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

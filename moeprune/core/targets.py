@@ -132,6 +132,24 @@ def check_target(target: str | None, facts: ModelFacts, counts: Sequence[int]) -
     )
 
 
+def check_own_counts(target: str | None, facts: ModelFacts) -> None:
+    """Check that a runtime can load layers of different counts, before a search for them.
+
+    Args:
+        target: see :func:`check_target`.
+        facts: the model.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    for name in _named(target):
+        if not TARGETS[name].own_counts and not _paddable(facts):
+            raise UsageError(
+                f"--target {name} reads one expert count for all layers, a search finds different "
+                f"ones, and {_why_not_padded(facts)}. Use --method reap, or --target transformers."
+            )
+
+
 def _named(target: str | None) -> tuple[str, ...]:
     if target is None:
         return ()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moeprune.errors import DomainError
+from moeprune.errors import DomainError, UsageError
 from moeprune.observe.domains import Corpus, read_corpus
-from moeprune.observe.sources import BUILTIN
+from moeprune.observe.sources import BUILTIN, read_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,13 @@ def held_out(
     length: int,
     samples: int,
     seed: int,
-    calibrated: Calibrated | None,
+    calibrated: Mapping[str, Calibrated],
 ) -> tuple[Corpus, bool]:
     """Documents of a named source, without those that calibration drew from it.
 
     Whether it drew from this source at all is seen by the corpus that this makes with the same
-    draw.
+    draw. It is looked for under the same domain name, and under any other whose source was called
+    the same.
 
     Args:
         name: the domain.
@@ -53,28 +55,38 @@ def held_out(
         length: a document's tokens after that many are left out.
         samples: at most that many documents.
         seed: of their draw, where calibration did not draw from the source.
-        calibrated: how calibration read the domain of that name, None = it has none.
+        calibrated: domain -> how calibration read it.
 
     Returns:
         The documents, and whether calibration has not seen them: it has where nothing else is left.
 
     Raises:
         DomainError: no document, or no token in any of them.
-        UsageError: a number out of range, or a source of another kind.
+        UsageError: a number out of range, a source of another kind, or a running text that
+            calibration cut into shorter documents.
     """
 
     def read(tokens: int, **draw: Any) -> Corpus:
         return read_corpus(name, source, tokenizer=tokenizer, length=tokens, **draw)
 
-    if calibrated is None:
+    found = read_source(source)
+    for domain, used in calibrated.items():
+        if domain != name and used.source != found.name:
+            continue
+        if read(used.length, samples=used.samples, seed=used.seed).sha256 == used.sha256:
+            break
+    else:
         return read(length, samples=samples, seed=seed), True
     # A running text is cut into documents of that length, so no other finds the same ones.
-    own, drawn = calibrated.length, calibrated.samples
-    if read(own, samples=drawn, seed=calibrated.seed).sha256 != calibrated.sha256:
-        return read(length, samples=samples, seed=seed), True
-    if drawn is None or read(own).total <= calibrated.documents:
+    own = used.length if found.running else length
+    if length > own:
+        raise UsageError(
+            f"--search-length {length}: calibration cut {source} into documents of {own} tokens, "
+            f"which cannot be told apart in longer ones. Use {own} or less, or name other text."
+        )
+    if used.samples is None or read(own).total <= used.documents:
         return read(own, samples=samples, seed=seed).cut(length), False
-    return read(own, samples=samples, seed=calibrated.seed, skip=drawn).cut(length), True
+    return read(own, samples=samples, seed=used.seed, skip=used.samples).cut(length), True
 
 
 def own_held_out(name: str, calibrated: Calibrated, **how: Any) -> Corpus:
@@ -94,7 +106,7 @@ def own_held_out(name: str, calibrated: Calibrated, **how: Any) -> Corpus:
             f"the stats say of domain {name!r} that its text came from {calibrated.source}, not "
             f"where that lies. {way_out}; documents that calibration used are left out."
         )
-    corpus, unseen = held_out(name, calibrated.source, calibrated=calibrated, **how)
+    corpus, unseen = held_out(name, calibrated.source, calibrated={name: calibrated}, **how)
     if not unseen:
         raise DomainError(
             f"calibration used all {calibrated.documents} documents of domain {name!r} "

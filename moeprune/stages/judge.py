@@ -142,8 +142,7 @@ def judged(stats: CalibrationStats, words: Mapping[str, Any], *, seed: int) -> J
     unseen: dict[str, bool] = {}
     if "search_text" in words:
         for name, source in named_domains(words["search_text"]).items():
-            used = calibrated.get(name)
-            corpora[name], unseen[name] = held_out(name, source, calibrated=used, **how)
+            corpora[name], unseen[name] = held_out(name, source, calibrated=calibrated, **how)
     else:
         for name, used in calibrated.items():
             corpora[name], unseen[name] = own_held_out(name, used, **how), True

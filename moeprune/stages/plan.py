@@ -20,12 +20,12 @@ from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.targets import ANY, TARGETS, check_target
-from moeprune.errors import UsageError
 from moeprune.plugins import known
 from moeprune.stages.auto import decide
 from moeprune.stages.choosing import Chooser
 from moeprune.stages.constrained import constraints_for
 from moeprune.stages.described import describe
+from moeprune.stages.plan_output import check_outputs
 from moeprune.stages.search import search
 from moeprune.stages.search_words import NUMBERS, SearchWords, given_words
 from moeprune.stages.stability import stability
@@ -93,17 +93,19 @@ def plan(
             :class:`moeprune.stages.search_words.SearchWords`.
 
     Raises:
-        UsageError: options that do not fit each other, the model or the target.
+        UsageError: options that do not fit each other, the model or the target; or the output is
+            one of the inputs.
         StatsError: the stats cannot be read, or a domain holds no token.
         OutputError: the plan cannot be written.
     """
+    if output is not None:
+        inputs = {"must_keep": must_keep, **search_words}
+        check_outputs([Path(output)], stats=stats, options=inputs)
     sha256 = None
     if not isinstance(stats, CalibrationStats):
         path = Path(stats)
         stats = CalibrationStats.load(path)
         sha256 = sha256_file(path)
-        if output is not None and Path(output).resolve() == path.resolve():
-            raise UsageError(f"{output} is the stats file itself; name another file for the plan.")
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
     chosen = find_method(method, criterion=criterion, signal=signal)
@@ -158,6 +160,7 @@ def plan(
             constraints=limits.constraints,
             words=words,
             fits_bytes=most is not None,
+            target=target,
             output=None if output is None else Path(output),
             on_progress=on_progress,
         )

@@ -14,6 +14,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import OutputError, UsageError
 from moeprune.stages.plan import plan
+from moeprune.stages.plan_output import check_outputs
 from moeprune.stages.search import search_file
 
 PLACE = "{ratio}"
@@ -53,16 +54,14 @@ def plans(
                 f"--{name.replace('_', '-')} {options[name]} does not go with several ratios."
             )
     paths = () if output is None else paths_for(Path(output), ratios)
+    if output is not None:
+        new = len(paths) > 1 and PLACE not in str(output) and not Path(output).exists()
+        check_outputs(paths, stats=stats, options=options, folder=Path(output) if new else None)
     sha256 = None
     if not isinstance(stats, CalibrationStats):
         source = Path(stats)
         stats = CalibrationStats.load(source)
         sha256 = sha256_file(source)
-        for path in paths:
-            if path.resolve() == source.resolve():
-                raise UsageError(
-                    f"{path} is the stats file itself; name other files for the plans."
-                )
     # A search that is interrupted goes on from these; they lie beside the asked name.
     states = [_state(output, ratio) if _searches(options) else None for ratio in ratios]
     made = tuple(

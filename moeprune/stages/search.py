@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from moeprune.allocators import evoesap
+from moeprune.artefact import check_writable
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Outcome, keep_counts, leaving_orders
 from moeprune.core.constraints import Constraints
@@ -17,6 +19,7 @@ from moeprune.core.fitness import Counts
 from moeprune.core.progress import OnProgress
 from moeprune.core.room import Room
 from moeprune.core.stats import CalibrationStats
+from moeprune.core.targets import check_own_counts
 from moeprune.errors import UsageError
 from moeprune.stages.choosing import Chooser
 from moeprune.stages.judge import Judged, esap_of, judged
@@ -73,6 +76,7 @@ def search(
     constraints: Constraints,
     words: Mapping[str, Any],
     fits_bytes: bool,
+    target: str | None,
     output: Path | None,
     on_progress: OnProgress,
 ) -> Searched:
@@ -86,6 +90,7 @@ def search(
         constraints: what stays whatever the scores say.
         words: see :class:`moeprune.stages.search_words.SearchWords`; only what was asked for.
         fits_bytes: whether ``uniform`` is the largest of some number of bytes.
+        target: the runtime that must load the result, or None.
         output: the plan's file, beside which the state is saved; or None.
         on_progress: told of the full model's pass and of each plan.
 
@@ -110,10 +115,13 @@ def search(
     unsearched = evoesap.allocate(score_LE, **how)  # also checks the numbers
     if not numbers["generations"]:
         return Searched(chooser=chooser, outcome=unsearched, counts=start, budget=budget)
+    if sum(map(operator.lt, budget.min_remove, budget.max_remove)) > 1:
+        check_own_counts(target, model)
     found = judged(stats, words, seed=numbers["seed"])
     file = words.get("state", None if output is None else search_file(output))
     journal = None
     if file is not None:
+        check_writable(Path(file))
         rest = {name: value for name, value in numbers.items() if name != "generations"}
         orders = leaving_orders(score_LE, budget)
         print_of = found.fingerprint(orders, budget, start=start, numbers=rest)

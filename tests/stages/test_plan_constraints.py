@@ -162,7 +162,7 @@ def test_nothing_is_written_if_one_cannot_be(stats_file, tmp_path):
             stats_file, ratios=[0.25, 0.5], output=tmp_path / "plan-{ratio}.json", method="reap"
         )
     assert [path.name for path in tmp_path.iterdir()] == ["plan-0.5.json"]
-    with pytest.raises(OutputError, match="cannot make"):
+    with pytest.raises(OutputError, match=r"no does not exist\. Create it"):
         moeprune.plans(stats_file, ratios=[0.25, 0.5], output=tmp_path / "no" / "plans")
 
 
