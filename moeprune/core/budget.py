@@ -110,7 +110,10 @@ class Budget:
                 )
             return cls.within(room, allocation, [])
         if (ratio is None) == (keep is None):
-            raise UsageError("give either --ratio or --keep, and not both; or --max-bytes.")
+            given = (
+                "--ratio and --keep are both given" if keep is not None else "no size is asked for"
+            )
+            raise UsageError(f"{given}: give one of --ratio, --keep and --max-bytes.")
         if not any(room.caps[row] for row in room.free):
             raise UsageError(
                 "nothing can leave the layers that --keep-layers and --layer-keep do not name; "

@@ -133,8 +133,8 @@ def test_a_suggested_ratio_works_and_is_the_extreme(
 @pytest.mark.parametrize(
     ("model", "asked", "says"),
     [
-        (facts([8]), {}, "either --ratio or --keep"),
-        (facts([8]), {"ratio": 0.5, "keep": 4}, "not both"),
+        (facts([8]), {}, "give one of --ratio, --keep"),
+        (facts([8]), {"ratio": 0.5, "keep": 4}, "--ratio and --keep are both given"),
         (facts([8]), {"ratio": 0.0}, "--ratio 0.0"),
         (facts([8]), {"ratio": 1.0}, "between 0 and 1"),
         (facts([8]), {"ratio": -0.1}, "--ratio -0.1"),

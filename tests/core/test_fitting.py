@@ -168,7 +168,7 @@ def test_experts_of_two_sizes_need_the_choice():
         ({"max_bytes": 10_399}, "has 10400 bytes. Use --max-bytes 10400 or more"),
         ({"max_bytes": 11_000, "ratio": 0.5}, "give one of the three"),
         ({"max_bytes": 11_000, "keep": 4}, "give one of the three"),
-        ({}, "--ratio or --keep, and not both; or --max-bytes"),
+        ({}, "no size is asked for: give one of --ratio, --keep and --max-bytes"),
     ],
 )
 @pytest.mark.parametrize("allocation", ["uniform", "global"])

@@ -224,7 +224,7 @@ def test_unseen_experts_warn():
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "--ratio or --keep"),
+        ({}, "give one of --ratio, --keep"),
         ({"method": "mesaa", "ratio": 0.5}, "Did you mean 'mesa'"),
         ({"method": "reap", "criterion": "mas", "ratio": 0.5}, "Did you mean 'mass'"),
         ({"method": "mesa", "criterion": "reap", "ratio": 0.5}, "--criterion reap"),
