@@ -66,7 +66,7 @@ def test_constraints_are_stated(says):
         (["--ratio", "0.5", "--max-bytes", "11kB"], ["give one of the three"]),
         (["--max-bytes", "1"], ["cannot be met", "Use --max-bytes 10600 or more"]),
         (["--max-bytes", "1GB"], ["fits already"]),
-        (["--keep-layers", "1"], ["--ratio or --keep"]),
+        (["--keep-layers", "1"], ["no size is asked for", "--max-bytes"]),
     ],
 )
 def test_mistakes_are_one_line(args, words, says, folder):
