@@ -15,12 +15,13 @@ def analysis_text(body: Mapping[str, Any], path: Path) -> str:
     experts = [layer["num_experts"] for layer in body["layers"]]
     low, high = min(experts), max(experts)
     lines = [
-        f"{model['name']}: {len(experts)} MoE layers x {low if low == high else f'{low} to {high}'}"
-        f" experts, top-{model['top_k']}; {len(body['domains'])} domains",
+        f"{model['name']}: {_number(len(experts), 'MoE layer')} x "
+        f"{_number(high, 'expert') if low == high else f'{low} to {high} experts'}, "
+        f"top-{model['top_k']}; {_number(len(body['domains']), 'domain')}",
         *_entropy(body["entropy"], body["attention"]),
         *_mass(body["mass"], model["top_k"]),
         *_domains(body["divergence"], body["overlap"]),
-        *_regime(body["regime"]),
+        *(_regime(body["regime"]) if len(body["domains"]) > 1 else ()),
         *_sensitivity(body["sensitivity"]),
         *_plans(body["plans"]),
         f"written to {path}",
@@ -38,9 +39,13 @@ def _entropy(
         f"{mean:.2f} ± {deviation:.2f}"
         for mean, deviation in zip(entropy["mean"], entropy["deviation"], strict=True)
     ]
+    # Of few layers each once: a later name takes the place of an earlier one.
+    shown = {len(bits) // 2: "middle", 0: "first layer", len(bits) - 1: "last"}
+    if len(bits) == 1:
+        shown = {0: "the layer"}
     lines.append(
-        f"  bits of a token, mean ± deviation: first layer {bits[0]}, middle {bits[len(bits) // 2]}"
-        f", last {bits[-1]}"
+        "  bits of a token, mean ± deviation: "
+        + ", ".join(f"{shown[place]} {bits[place]}" for place in sorted(shown))
     )
     of_domains = {
         name: own["ratio"] for name, own in entropy["by_domain"].items() if own["ratio"] is not None
@@ -61,11 +66,15 @@ def _mass(mass: Mapping[str, Any], top_k: int) -> list[str]:
     ranks = mass["top_ranks"]
     half = next(place for place, share in enumerate(mass["top_experts"]["mean"]) if share >= 0.5)
     kept = mass["top_experts"]
+    likeliest, used = (
+        f"{word} expert holds" if number == 1 else f"{number} {word} experts hold"
+        for word, number in (("likeliest", top_k), ("most used", mass["top"][half]))
+    )
     return [
-        f"a token's {top_k} likeliest experts hold {ranks['mean'][at]:.1%} of its router mass "
+        f"a token's {likeliest} {ranks['mean'][at]:.1%} of its router mass "
         f"(layers {ranks['least'][at]:.1%} to {ranks['most'][at]:.1%})",
-        f"the {mass['top'][half]} most used experts of a layer hold {kept['mean'][half]:.1%} of "
-        f"all mass (layers {kept['least'][half]:.1%} to {kept['most'][half]:.1%})",
+        f"a layer's {used} {kept['mean'][half]:.1%} of all mass "
+        f"(layers {kept['least'][half]:.1%} to {kept['most'][half]:.1%})",
     ]
 
 
@@ -84,7 +93,8 @@ def _domains(divergence: Mapping[str, Any], overlap: list[Mapping[str, Any]]) ->
         )
     lines = [f"domains differ by {between:.2g} bits (Jensen-Shannon, mean of pairs); {floor}"]
     by_between = sorted(divergence["pairs"], key=lambda pair: pair["between"])
-    for word, pair in (("most alike", by_between[0]), ("least alike", by_between[-1])):
+    extremes = (("most alike", by_between[0]), ("least alike", by_between[-1]))
+    for word, pair in extremes if len(by_between) > 1 else ():
         lines.append(f"  {word}: {' and '.join(pair['domains'])} ({pair['between']:.2g})")
     quarter = next(found for found in overlap if found["size"] == "0.25")
     same = quarter["same_domain"]
@@ -126,7 +136,11 @@ def _sensitivity(found: Mapping[str, Any] | None) -> list[str]:
                 ]
             )
     lines.append(table(rows))
-    if found["volume"]:
+    if not found["volume"]:
+        lines.append(
+            "  how much text is enough is not known: of some domain, one of the four folds is empty"
+        )
+    else:
         rows = [["  text", "mesa: same plan", "worst domain loses", "reap: same plan"]]
         rows += [
             [
@@ -150,6 +164,10 @@ def _plans(found: Mapping[str, Any] | None) -> list[str]:
         for pair in found["pairs"]
     ]
     return [table(rows)] if found["pairs"] else []
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
 
 
 def _share(value: float | None) -> str:

@@ -24,7 +24,7 @@ from moeprune.checkpoint.per_layer import (
 )
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
-from moeprune.errors import PlanError, UsageError
+from moeprune.errors import PlanError, UnsupportedModelError, UsageError
 
 UNIFORM, PER_LAYER, PADDED = "uniform", "per-layer", "padded"
 FORMS = (UNIFORM, PER_LAYER, PADDED)
@@ -73,6 +73,24 @@ def check_form(form: str, index: CheckpointIndex, layout: MoeLayout) -> None:
         check_per_layer(index.config, layout, families=family_names())
     elif form == PADDED:
         check_paddable(layout)
+
+
+def check_uneven(index: CheckpointIndex, layout: MoeLayout, *, name: str) -> None:
+    """Check that some export can hold layers of different counts, before they are searched for.
+
+    Raises:
+        UnsupportedModelError: none can; the message says why not.
+    """
+    reasons = []
+    for form in (PER_LAYER, PADDED):
+        try:
+            return check_form(form, index, layout)
+        except UnsupportedModelError as problem:
+            reasons.append(str(problem).partition(". ")[0])
+    raise UnsupportedModelError(
+        f"a search finds different counts per layer, and no export of {name} can hold them: "
+        f"{'; '.join(reasons)}. Use another method, with --allocation uniform."
+    )
 
 
 def form_edits(

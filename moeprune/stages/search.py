@@ -22,6 +22,7 @@ from moeprune.core.stats import CalibrationStats
 from moeprune.core.targets import check_own_counts
 from moeprune.errors import UsageError
 from moeprune.stages.choosing import Chooser
+from moeprune.stages.forms import check_uneven
 from moeprune.stages.judge import Judged, esap_of, judged
 
 _DIGITS = 12  # of fitnesses in a plan: the last bits of a sum depend on the machine
@@ -115,9 +116,12 @@ def search(
     unsearched = evoesap.allocate(score_LE, **how)  # also checks the numbers
     if not numbers["generations"]:
         return Searched(chooser=chooser, outcome=unsearched, counts=start, budget=budget)
-    if sum(map(operator.lt, budget.min_remove, budget.max_remove)) > 1:
+    uneven = sum(map(operator.lt, budget.min_remove, budget.max_remove)) > 1
+    if uneven:
         check_own_counts(target, model)
     found = judged(stats, words, seed=numbers["seed"])
+    if uneven:
+        check_uneven(found.opened.index, found.opened.layout, name=model.name)
     file = words.get("state", None if output is None else search_file(output))
     journal = None
     if file is not None:

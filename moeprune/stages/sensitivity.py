@@ -69,10 +69,13 @@ def text_volume(stats: CalibrationStats, budget: Budget) -> list[dict[str, Any]]
     """Plans from one, two and three of the four folds against those from all of the text.
 
     Returns:
-        An entry for each number of folds that holds text of every domain: ``folds``, ``plans`` (how
-        many choices of folds there were), and of ``mesa`` and ``reap`` the mean and the least
-        overlap with the plan from all of the text, and the mean loss of the worst domain.
+        An entry for each number of folds: ``folds``, ``plans`` (how many choices of folds there
+        are), and of ``mesa`` and ``reap`` the mean and the least overlap with the plan from all of
+        the text, and the mean loss of the worst domain. Nothing where a fold lacks text of some
+        domain: what the others hold may then be all of the text.
     """
+    if not all(has_text(stats, (fold,)) for fold in range(FOLDS)):
+        return []
     real = real_LE(stats.model.num_experts)
     mass_DLE = domain_mass_DLE(stats)
     by_mass, by_reap = Scorer(stats, MASS, options={}), Scorer(stats, "reap", options={})
@@ -93,9 +96,7 @@ def text_volume(stats: CalibrationStats, budget: Budget) -> list[dict[str, Any]]
     whole = {name: real & ~choose(None) for name, choose in choosers.items()}
     lines: list[dict[str, Any]] = []
     for count in range(1, FOLDS):
-        subsets = [folds for folds in combinations(range(FOLDS), count) if has_text(stats, folds)]
-        if not subsets:
-            continue
+        subsets = list(combinations(range(FOLDS), count))
         line: dict[str, Any] = {"folds": count, "plans": len(subsets)}
         for name, choose in choosers.items():
             keeps = [choose(folds) for folds in subsets]

@@ -18,6 +18,7 @@ from tiny import tiny_checkpoint
 import moeprune
 from moeprune.architectures import attention_kinds
 from moeprune.cli.analyse_text import analysis_text
+from moeprune.cli.main import main
 from moeprune.errors import MismatchError, PlanError, StatsError, UsageError
 from moeprune.stages.sensitivity import BOOSTS, STEPS
 
@@ -277,3 +278,31 @@ def test_command(stats, tmp_path):
     assert "written to analysis.json" in said.stdout
     as_json = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True)
     assert json.loads(as_json.stdout) == json.loads((tmp_path / "analysis.json").read_text())
+
+
+@pytest.mark.parametrize("tokens_F", [(6, 0, 0, 0), (6, 2, 0, 0), (6, 5, 7, 0)])
+def test_folds_that_hold_all_of_the_text_say_nothing_of_volume(tokens_F, tmp_path, capsys):
+    """One fold with all of the text gives the same plan, and not because the text was enough."""
+    stats = synthetic.stats(tokens_F=tokens_F)
+    assert moeprune.analyse(stats)["sensitivity"]["volume"] == []
+    stats.save(tmp_path / "stats.safetensors")
+    assert main(["analyse", str(tmp_path / "stats.safetensors"), "-o", str(tmp_path / "a")]) == 0
+    out = capsys.readouterr().out
+    assert "how much text is enough is not known" in out and "of 4 folds" not in out
+
+
+def test_words_of_one(tmp_path, capsys):
+    """One layer, one domain, one expert a token: nothing is compared with itself."""
+    model = synthetic.facts([8], top_k=1)
+    synthetic.stats(model, domains=("prose",)).save(tmp_path / "stats.safetensors")
+    assert main(["analyse", str(tmp_path / "stats.safetensors"), "-o", str(tmp_path / "a")]) == 0
+    out = capsys.readouterr().out
+    assert "1 MoE layer x 8 experts, top-1; 1 domain\n" in out
+    assert "the layer " in out and "middle" not in out
+    assert "a token's likeliest expert holds" in out
+    assert "one domain: nothing to compare" in out and "worst-off" not in out
+    pair = synthetic.stats(synthetic.facts([8, 8]), domains=("prose", "code"))
+    pair.save(tmp_path / "stats.safetensors")
+    assert main(["analyse", str(tmp_path / "stats.safetensors"), "-o", str(tmp_path / "a")]) == 0
+    out = capsys.readouterr().out
+    assert "first layer" in out and "last" in out and "middle" not in out and "alike" not in out
