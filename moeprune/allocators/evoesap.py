@@ -167,16 +167,21 @@ def _warm_up(fitness: Fitness, space: Space, state: Progressed, journal: Journal
 def _reporter(
     settings: Settings, on_progress: OnProgress, *, resumed: bool
 ) -> Callable[[Progressed], None]:
+    """Tells where a search stands: at its beginning, then after each genome that was judged."""
     begun = "resumed, " if resumed else ""
+    judged = -1
 
     def report(state: Progressed) -> None:
+        nonlocal judged
+        # Later, known holds genomes of the generation that are still to be judged.
+        judged = judged + 1 if judged >= 0 else len(state.known)
         known = [value for value in state.known.values() if value is not None]
         best = f", best fitness {max(known):.4f}" if known else ""
         now = min(state.generations + 1, settings.generations)
         note = f"{begun}generation {now} of {settings.generations}{best}"
         if state.layer_forwards_naive:
             # Every candidate costs the same when nothing is saved, one drawn again as well.
-            naive = state.layer_forwards_naive * state.drawn / len(state.known)
+            naive = state.layer_forwards_naive * state.drawn / judged
             note += f", {state.layer_forwards / naive:.0%} of a plain search's layers run"
         on_progress(Progress("search", state.drawn, settings.candidates, "plans", note))
 

@@ -131,6 +131,24 @@ def test_what_is_left_out():
     assert bars[:12] == [-np.inf] * 12
 
 
+def test_progress_states_the_share_of_layers_run():
+    """Of what judging each plan met so far in full would have run, also within a generation."""
+    model, asked = MODELS["deep"]
+    budget, start = evolved(model, **asked)
+    judge = Judge(24, digits=6)
+    told = []
+
+    def tell(report):
+        if judge.asked:
+            share = judge.layer_forwards / (24 * judge.batches * report.done)
+            told.append((f", {share:.0%} of a plain search's layers run", report.note))
+
+    searched(model, budget, start, judge, seed=1, on_progress=tell, **SHORT)
+    assert len(told) == len(judge.asked)
+    for says, note in told:
+        assert note.endswith(says)
+
+
 @pytest.mark.parametrize("case", MODELS)
 def test_every_genome_is_allowed(case):
     model, asked = MODELS[case]
