@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import TextIO
 from moeprune.core.progress import OnProgress, Progress, ignore
 
 _REDRAW_SECONDS = 0.1
+_COLUMNS = 80
 
 
 class _Line:
@@ -34,9 +36,17 @@ class _Line:
         self._draw(describe(report, seconds=now - self._start, since=self._first))
 
     def _draw(self, text: str) -> None:
+        # A line that is wrapped would scroll instead of being drawn over.
+        text = text[: self._columns() - 1]
         self._stream.write("\r" + text.ljust(self._width))
         self._stream.flush()
         self._width = len(text)
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
+        except OSError:  # no real terminal, or none that knows its width
+            return _COLUMNS
 
     def clear(self) -> None:
         """Leave the line empty for what comes next."""

@@ -1,6 +1,11 @@
 """Small pieces of the command line: shards, weights, sizes, the progress line, error lines."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +100,19 @@ def test_progress_draws_on_a_terminal_and_clears() -> None:
         report(Progress("x", 2, 2, "tokens"))
     assert "2 tokens" in stream.getvalue()
     assert stream.getvalue().endswith("\r")
+
+
+@pytest.mark.parametrize("columns", [40, 61, 200])
+def test_progress_stays_on_one_line_of_the_terminal(columns: int) -> None:
+    """A wrapped line cannot be drawn over: every report would scroll."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(theirs, "w") as stream, progress(stream) as report:
+        report(Progress("search", 2, 2, "plans", "generation 1 of 10, " + "x" * 200))
+    lines = os.read(ours, 10_000).decode().split("\r")
+    os.close(ours)
+    assert max(map(len, lines)) == columns - 1
+    assert any(line.startswith("search  100%  2 plans") for line in lines)
 
 
 @pytest.mark.parametrize(
