@@ -6,6 +6,7 @@ L MoE layers.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,18 +128,23 @@ def _state(body: Mapping[str, Any], start: Counts) -> Progressed | None:
             layer_forwards=body["layer_forwards"],
             layer_forwards_naive=body["layer_forwards_naive"],
         )
+        best = [known.get(counts) for counts in (start, *state.elites)]
     except (KeyError, TypeError, IndexError):
         return None
     numbers = [state.generations, state.drawn, state.layer_forwards, state.layer_forwards_naive]
     good = (
         all(type(number) is int and number >= 0 for number in numbers)
         and len(state.history) == state.generations
-        and all(type(fitness) is float for fitness in state.history)
-        and all(len(counts) == len(start) for counts in known)
         and all(type(count) is int for counts in known for count in counts)
-        and all(fitness is None or type(fitness) is float for fitness in known.values())
-        and all(known.get(counts) is not None for counts in (start, *state.elites))
-        and bool(state.elites)
-        and bool(state.generations)
+        and all(len(counts) == len(start) and sum(counts) == sum(start) for counts in known)
+        and all(fitness is None or _is_number(fitness) for fitness in known.values())
+        and all(map(_is_number, (*state.history, *best)))
+        and state.drawn >= len(known)
+        and len(set(state.elites)) == len(state.elites) > 0
+        and state.generations > 0
     )
     return state if good else None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float and math.isfinite(value)  # JSON readers let NaN pass

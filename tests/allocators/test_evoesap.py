@@ -1,6 +1,7 @@
 """The search against a plain transcription, and against itself interrupted anywhere."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -271,10 +272,16 @@ def test_a_journal_of_another_search_is_refused(tmp_path):
         ("elites", []),
         ("elites", [[0] * 6]),
         ("elites", 3),
+        ("elites", [[[1], 2]]),
+        ("elites", "twice"),
         ("history", [0.5]),
+        ("history", [math.nan] * 7),
+        ("known", "NaN"),
+        ("known", "sum"),
         ("generations", "7"),
         ("generations", 0),
         ("drawn", -1),
+        ("drawn", 1),
         ("schema", "moeprune.plan/1"),
         ("schema", "moeprune.search/2"),
     ],
@@ -285,6 +292,12 @@ def test_a_damaged_journal_is_one_line(tmp_path, key, value):
     journal = Journal(tmp_path / "plan.search.json", "f00d")
     searched(model, budget, start, Judge(6), journal=journal, **SHORT)
     body = json.loads(journal.path.read_text())
+    if value == "twice":
+        value = body["elites"][:1] * 2
+    elif value == "NaN":
+        value = [[*body["known"][0][:-1], math.nan], *body["known"][1:]]
+    elif value == "sum":
+        value = [*body["known"], [*[0] * len(start), 0.5]]
     journal.path.write_text(json.dumps({**body, key: value}))
     with pytest.raises(PlanError) as caught:
         searched(model, budget, start, Judge(6), journal=journal, **SHORT)
