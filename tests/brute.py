@@ -73,6 +73,8 @@ def cases(draw: st.DrawFn) -> tuple[Any, Budget] | None:
     worth_DLE = np.zeros((domains, len(experts), max(experts)))
     for row, count in enumerate(experts):
         drawn_DE = rng.integers(0, levels, (domains, count)) + 1.0
+        if draw(st.booleans()):  # a few experts hold all but a trace, as where routing is peaked
+            drawn_DE[:, draw(st.integers(1, 3)) :] *= 10.0 ** -draw(st.integers(3, 18))
         worth_DLE[:, row, :count] = drawn_DE / drawn_DE.sum(axis=1, keepdims=True)
     return worth_DLE, budget
 

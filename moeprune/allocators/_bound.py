@@ -20,12 +20,11 @@ import numpy as np
 from moeprune.allocators._problem import Problem
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Mask
+from moeprune.core.rounding import rounded_down
 from moeprune.core.stats import Array
 
-DIGITS = 9
 _ROUNDS = 250
 _CLOSE = 1e-9  # relative distance to the best possible bound at which the search ends
-_ROUNDING = 1e-12  # relative; a sum of a million float64 numbers is right to less
 
 
 @dataclass(slots=True)
@@ -52,19 +51,9 @@ def lower_bound(worth_DLE: Array, budget: Budget, *, total: int | None = None) -
         total: experts that leave in all, if other than the budget's.
 
     Returns:
-        The bound, rounded down, see :func:`rounded_down`.
+        The bound, see :func:`moeprune.core.rounding.rounded_down`.
     """
     return rounded_down(search(Problem(worth_DLE, budget, total=total)).value)
-
-
-def rounded_down(value: float) -> float:
-    """The bound as it is stored: to ``DIGITS`` digits that count, and never above the value."""
-    low = value * (1 - _ROUNDING)
-    if not low > 0:
-        return 0.0
-    places = DIGITS - 1 - math.floor(math.log10(low))
-    rounded = round(low, places)
-    return rounded if rounded <= low else max(0.0, round(rounded - 10.0**-places, places))
 
 
 def search(problem: Problem) -> Bound:

@@ -18,7 +18,7 @@ from moeprune.allocators._problem import Problem
 from moeprune.core.choice import Mask
 from moeprune.core.stats import Array
 
-_ROUNDING = 1e-12
+_ROUNDING = 1e-11  # relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def core_of(problem: Problem, weight_D: Array, *, limit: float) -> Core:
     stay_N, leave_N = ~real, np.zeros_like(real)
     for last in (True, False):  # prices of the last expert that leaves, of the first that stays
         price_BS, least = _priced(problem, sorted_BS, last=last)
-        slack = limit - least + _ROUNDING
+        slack = limit * (1 + _ROUNDING) - least
         above_BS = sorted_BS - price_BS
         stay_N[ids_BS[(above_BS > slack) & np.isfinite(sorted_BS)]] = True
         leave_N[ids_BS[-above_BS > slack]] = True

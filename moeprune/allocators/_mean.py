@@ -17,6 +17,7 @@ from moeprune.core.stats import Array
 
 _ROUNDS = 60
 _HIGHEST = 200.0
+_CLOSE = 1e-9  # relative to the limit: what more rounds could add at most
 
 
 def least_mean(
@@ -67,6 +68,6 @@ def least_mean(
         if solved.x is None:
             break
         price_D = np.clip(solved.x[:domains], 0.0, None)
-        if limit - solved.fun * scale < goal and limit - solved.fun * scale - best < 1e-10:
+        if limit - solved.fun * scale < goal and limit - solved.fun * scale - best < _CLOSE * limit:
             break
     return best, best_D, plan

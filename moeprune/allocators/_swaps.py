@@ -20,7 +20,7 @@ from moeprune.core.stats import Array
 _ROUNDS = 80
 _TRIED = 4000  # exchanges looked at in a round
 _PAIRED = 450  # of which the cheapest are tried two at a time
-_LEAST = 1e-13  # an improvement below this is rounding
+_LEAST = 1e-12  # relative: an improvement below this is rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ def improve(
         now = (max(float(loss_D.max()), limit), float(loss_D.mean()))
         which = min(range(len(found)), key=lambda index: found[index][:2])
         worst, mean, index = found[which]
-        if not (worst < now[0] - _LEAST or (worst <= now[0] and mean < now[1] - _LEAST)):
+        least = _LEAST * now[0]
+        if not (worst < now[0] - least or (worst <= now[0] and mean < now[1] - least)):
             break
         back = [swaps.back[index]] if which == 0 else [few.back[one[index]], few.back[two[index]]]
         away = [swaps.away[index]] if which == 0 else [few.away[one[index]], few.away[two[index]]]

@@ -15,7 +15,7 @@ import math
 import time
 
 from moeprune.allocators import mesa
-from moeprune.allocators._bound import Bound, rounded_down, search
+from moeprune.allocators._bound import Bound, search
 from moeprune.allocators._core import core_of
 from moeprune.allocators._mean import least_mean
 from moeprune.allocators._problem import Problem
@@ -23,6 +23,7 @@ from moeprune.allocators._program import solve
 from moeprune.allocators._swaps import improve
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Mask, Outcome, real_LE
+from moeprune.core.rounding import rounded, rounded_down
 from moeprune.core.stats import Array
 from moeprune.errors import UsageError
 
@@ -31,7 +32,7 @@ OPTIONS = ("gap", "time_limit")
 QUICK = {"time_limit": 0.0}
 
 _STARTS = 3
-_ROUNDING = 1e-13
+_ROUNDING = 1e-12  # relative
 _MEAN_NODES = 1000  # of the search tree: the second objective is not worth a minute
 _SOLVER_SHARE = 0.9  # of the gap: the rest is for the solver's tolerances
 _DIGITS = 12  # of numbers in a plan: the last bits of a sum depend on the machine
@@ -122,7 +123,7 @@ class _Search:
 
     def lower_the_mean(self) -> None:
         """The second: the mean loss, of the plans whose worst loss is as low."""
-        limit = self.worst + _ROUNDING  # equal sums may differ in a last bit
+        limit = self.worst * (1 + _ROUNDING)  # equal sums may differ in a last bit
         self._offer(improve(self.problem, self.leave_N, self.weight_D, limit=limit), limit=limit)
         goal = self.mean * (1 - self.gap)
         low, weight_D, plan_N = least_mean(self.problem, self.weight_D, limit=limit, goal=goal)
@@ -173,10 +174,10 @@ class _Search:
     def details(self) -> dict[str, object]:
         """What is proven of the plan."""
         return {
-            "worst_loss": round(self.worst, _DIGITS),
+            "worst_loss": rounded(self.worst),
             "bound": self.bound,
             "gap": _gap(self.bound, self.worst),
-            "mean_loss": round(self.mean, _DIGITS),
+            "mean_loss": rounded(self.mean),
             "mean_bound": self.mean_bound,
             "mean_gap": _gap(self.mean_bound, self.mean),
             "time_limit_hit": self.hit,

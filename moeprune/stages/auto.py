@@ -19,6 +19,7 @@ from moeprune.core.methods import AUTO, MASS
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights, domain_mass_DLE
+from moeprune.core.rounding import rounded
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.verdict import MESA, REAP, Evidence, Verdict, verdict
 from moeprune.errors import UsageError
@@ -124,9 +125,7 @@ def measure(
         gain=_mean(gains),
         gain_deviation=round(float(np.std(gains)), _DIGITS) if gains else None,
         worst_domain={name: stats.domains[row].name for name, row in worst.items()},
-        worst_domain_loss={
-            name: round(float(losses[name][row]), _DIGITS) for name, row in worst.items()
-        },
+        worst_domain_loss={name: rounded(float(losses[name][row])) for name, row in worst.items()},
     )
 
 

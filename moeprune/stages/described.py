@@ -14,10 +14,9 @@ from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import kept_sha256
 from moeprune.core.pooling import DomainWeights, domain_mass_DLE
+from moeprune.core.rounding import rounded
 from moeprune.core.stats import Array, CalibrationStats
 from moeprune.core.unseen import unseen, unseen_warnings
-
-DIGITS = 12  # the last bits of a sum depend on the machine; a plan should not
 
 
 def describe(
@@ -92,7 +91,7 @@ def _losses(stats: CalibrationStats, worth_DLE: Array, keep_LE: Mask) -> dict[st
     loss_D = domain_loss(worth_DLE, keep_LE)
     worst = int(np.argmax(loss_D))
     loss = {
-        domain.name: round(float(share), DIGITS)
+        domain.name: rounded(float(share))
         for domain, share in zip(stats.domains, loss_D, strict=True)
     }
     return {

@@ -1,16 +1,13 @@
 """The lower bound: below every plan there is, and as high as the linear relaxation's."""
 
-from decimal import Decimal
-
 import numpy as np
 import pytest
 from brute import cases, losses
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import linprog
 from synthetic import facts
 
-from moeprune.allocators._bound import lower_bound, rounded_down, search
+from moeprune.allocators._bound import lower_bound, search
 from moeprune.allocators._problem import Problem
 from moeprune.core.budget import Budget
 from moeprune.core.choice import keep_highest
@@ -95,17 +92,3 @@ def test_a_domain_that_no_plan_can_spare_sets_the_bound():
         [[[0.25, 0.25, 0.25, 0.25]] * 2, [[0.1, 0.2, 0.3, 0.4]] * 2, [[0.4, 0.3, 0.2, 0.1]] * 2]
     )
     assert lower_bound(worth_DLE, budget) == pytest.approx(0.5, abs=1.1e-9)
-
-
-@given(value=st.floats(1e-12, 1))
-def test_rounded_down(value):
-    low = rounded_down(value)
-    assert value * (1 - 2e-8) <= low <= value
-    assert len(f"{Decimal(repr(low)).normalize():e}".partition("e")[0].replace(".", "")) <= 9
-    assert rounded_down(low) <= low
-
-
-def test_rounded_down_by_hand():
-    assert rounded_down(0.1234567899999) == 0.123456789
-    assert rounded_down(1.2345678999e-6) == 1.23456789e-6
-    assert rounded_down(0.0) == 0.0
