@@ -112,7 +112,8 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
     "domain_weights",
     multiple=True,
     metavar="NAME=W",
-    help="Weight of a domain in pooled scores (default 1 each), or 'tokens' to pool plain tokens.",
+    help="Weight of a domain in pooled scores (default 1 each; 0 leaves it out, and nothing "
+    "protects it), or 'tokens' to pool plain tokens.",
 )
 @click.option("--seed", type=int, help="random, evoesap: the seed. [default: 0]")
 @click.option("--steps", type=click.IntRange(min=1), help="mesa: iterations T. [default: 20]")

@@ -10,6 +10,7 @@ from moeprune.cli.constraint_text import constraint_lines
 from moeprune.cli.proof_text import proof_lines, worst_text
 from moeprune.cli.text import size, table
 from moeprune.core.methods import AUTO
+from moeprune.core.proven import weightless
 from moeprune.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -59,11 +60,8 @@ def plan_text(plan: PrunePlan, last: str) -> str:
     if plan.worst_domain is not None and plan.worst_domain_loss is not None:
         lines.append(worst_text(plan, plan.worst_domain_loss))
         lines += proof_lines(plan)
-        worst_first = sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0]))
-        rows = [["  domain", "router mass removed"]]
-        rows += [[f"  {name}", f"{loss:.2%}"] for name, loss in worst_first]
-        lines += _signal(plan, rows)
-        lines.append(table(rows))
+        lines += _signal(plan)
+        lines.append(table(_losses(plan)))
     if "entropy_ratio" in plan.routing:
         lines.append(
             f"routing entropy {plan.routing['entropy_ratio']:.1%} of its maximum: "
@@ -119,17 +117,23 @@ def _search(plan: PrunePlan) -> list[str]:
     ]
 
 
-def _signal(plan: PrunePlan, rows: list[list[str]]) -> list[str]:
-    """The losses by a signal other than router mass: a line, and a column of the table."""
+def _losses(plan: PrunePlan) -> list[list[str]]:
+    """The table of what each domain loses; the signal's losses beside, where it is not mass."""
+    idle = weightless(plan)
+    signal = plan.details.get("signal")
+    rows = [["  domain", "router mass removed"] + ([f"{signal['name']} removed"] if signal else [])]
+    for name, loss in sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0])):
+        row = [f"  {name} (weighs 0)" if name in idle else f"  {name}", f"{loss:.2%}"]
+        rows.append(row + ([f"{signal['domain_loss'][name]:.2%}"] if signal else []))
+    return rows
+
+
+def _signal(plan: PrunePlan) -> list[str]:
     signal = plan.details.get("signal")
     if not signal:
         return []
-    name, loss = signal["name"], signal["domain_loss"]
-    rows[0].append(f"{name} removed")
-    for row in rows[1:]:
-        row.append(f"{loss[row[0].removeprefix('  ')]:.2%}")
-    worst = signal["worst_domain"]
-    return [f"by its signal {name}, {worst} loses most: {loss[worst]:.2%}"]
+    worst, loss = signal["worst_domain"], signal["worst_domain_loss"]
+    return [f"by its signal {signal['name']}, {worst} loses most: {loss:.2%}"]
 
 
 def _unseen(plan: PrunePlan) -> list[str]:

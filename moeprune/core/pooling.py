@@ -64,6 +64,22 @@ def weights_D(
     return np.asarray(weight_D / tokens_D / weight_D.sum())
 
 
+def counted_D(stats: CalibrationStats, domain_weights: DomainWeights) -> Array:
+    """Which domains count: those that weigh more than 0. Nothing protects the others.
+
+    Args:
+        stats: the domains.
+        domain_weights: see :func:`weights_D`.
+
+    Returns:
+        (D,) bool, at least one True.
+
+    Raises:
+        UsageError, StatsError: see :func:`weights_D`.
+    """
+    return np.asarray(weights_D(stats, domain_weights) > 0)
+
+
 def pool(
     stats: CalibrationStats,
     names: Iterable[str],

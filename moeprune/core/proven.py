@@ -13,9 +13,20 @@ _CONSTRAINTS = {"keep_layers", "layer_keep", "protect_super_experts", "must_keep
 
 def bounded_plans(plan: PrunePlan) -> str:
     """The plans of which none beats ``plan.lower_bound``, after "no"."""
-    kind = "uniform plan" if plan.allocation == "uniform" else "plan"
-    under = " under the same constraints" if _CONSTRAINTS & set(plan.options) else ""
-    return f"{kind} of this size{under}"
+    uniform = plan.allocation == "uniform"
+    # Where all counts are given, so is what they are multiples of.
+    limited = not uniform and plan.options.get("multiple_of", 1) != 1
+    limited |= bool(_CONSTRAINTS & set(plan.options))
+    kind = "uniform plan" if uniform else "plan"
+    return f"{kind} of this size" + (" under the same constraints" if limited else "")
+
+
+def weightless(plan: PrunePlan) -> frozenset[str]:
+    """The domains that weigh 0: the worst domain and the lower bound are of the others."""
+    weights = plan.options.get("domain_weights")
+    if not isinstance(weights, dict):
+        return frozenset()
+    return frozenset(name for name, weight in weights.items() if weight == 0)
 
 
 def bound_text(bound: float, digits: int = 2) -> str:

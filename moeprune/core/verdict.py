@@ -32,7 +32,7 @@ class Evidence:
         entropy_ratio: mean router entropy over its maximum.
         entropy_ratio_lowest: of the layer where it is lowest.
         entropy_ratio_highest: of the layer where it is highest.
-        domains: how many.
+        domains: how many count.
         stability: method -> Jaccard overlap of the plans of two halves of the text.
         overlap: ``"mesa"`` (its plan) and ``"mass"`` (ranking by mass) -> Jaccard with reap's.
         overlap_by_chance: what two random plans of these sizes have.
@@ -138,7 +138,7 @@ def _disagree(seen: Evidence) -> bool:
 # In order: each may rely on those before it not holding.
 _OBJECTIONS: tuple[tuple[Callable[[Evidence], bool], str], ...] = (
     (_standard, "the routing is peaked, and there the paper saw mesa lose far more than reap"),
-    (_one_domain, "mesa protects domains from each other, and the stats hold only one"),
+    (_one_domain, "mesa protects domains from each other, and only one counts"),
     (
         _unknown,
         "a domain has too few documents to be halved, so nothing tells mesa's signal from noise",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.core.plan import PrunePlan
-from moeprune.core.proven import bound_text, bounded_plans
+from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
@@ -129,6 +129,7 @@ def _losses(plan: PrunePlan) -> str:
     for domain, loss in sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0])):
         worst = domain == plan.worst_domain
         name = escape(domain)
+        name = f"{name} (weighs 0)" if domain in weightless(plan) else name
         rows.append((f"**{name}** (worst)" if worst else name, f"{loss:.2%}"))
     bound = (
         f" No {bounded_plans(plan)} can lose less than {bound_text(plan.lower_bound)} in its worst "

@@ -18,7 +18,7 @@ from moeprune.core.folds import halves_of
 from moeprune.core.methods import AUTO, MASS
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
-from moeprune.core.pooling import DomainWeights, domain_mass_DLE
+from moeprune.core.pooling import DomainWeights, counted_D, domain_mass_DLE
 from moeprune.core.rounding import rounded
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.verdict import MESA, REAP, Evidence, Verdict, verdict
@@ -96,7 +96,9 @@ def measure(
     choosers = _choosers(stats, budget, domain_weights)
     real = real_LE(stats.model.num_experts)
     removed = {name: real & ~choose(None) for name, choose in choosers.items()}
-    losses = {name: domain_loss(domain_mass_DLE(stats), ~removed[name]) for name in (MESA, REAP)}
+    used = np.flatnonzero(counted_D(stats, domain_weights))
+    all_DLE = domain_mass_DLE(stats)[used]
+    losses = {name: domain_loss(all_DLE, ~removed[name]) for name in (MESA, REAP)}
     worst = {name: int(np.argmax(loss_D)) for name, loss_D in losses.items()}
     regime = routing(stats, domain_weights=domain_weights)
     by_layer = [ratio for ratio in regime["entropy_ratio_by_layer"] if ratio is not None] or [0.0]
@@ -106,7 +108,7 @@ def measure(
         reap_removed = [real & ~choosers[REAP](half) for half in (one, other)]
         of_halves.append(agreement(reap_removed[0], reap_removed[1], experts))
         for half, rest in ((one, other), (other, one)):
-            mass_DLE = domain_mass_DLE(stats, folds=rest)
+            mass_DLE = domain_mass_DLE(stats, folds=rest)[used]
             saved = [domain_loss(mass_DLE, choosers[name](half)).max() for name in (MASS, MESA)]
             gains.append(saved[0] - saved[1])
     return Evidence(
@@ -114,7 +116,7 @@ def measure(
         entropy_ratio=regime["entropy_ratio"],
         entropy_ratio_lowest=min(by_layer),
         entropy_ratio_highest=max(by_layer),
-        domains=len(stats.domains),
+        domains=len(used),
         stability={name: stability(stats, choosers[name])["jaccard"] for name in (MESA, REAP)},
         overlap={
             name: round(jaccard(removed[name], removed[REAP]), _DIGITS) for name in (MASS, MESA)
@@ -124,7 +126,7 @@ def measure(
         agreement_of_halves=_mean(of_halves),
         gain=_mean(gains),
         gain_deviation=round(float(np.std(gains)), _DIGITS) if gains else None,
-        worst_domain={name: stats.domains[row].name for name, row in worst.items()},
+        worst_domain={name: stats.domains[used[row]].name for name, row in worst.items()},
         worst_domain_loss={name: rounded(float(losses[name][row])) for name, row in worst.items()},
     )
 

@@ -11,7 +11,7 @@ from moeprune import allocators, criteria, plugins
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Outcome
 from moeprune.core.methods import DOMAINS, ROWS, Method
-from moeprune.core.pooling import DomainWeights, row_norm
+from moeprune.core.pooling import DomainWeights, counted_D, row_norm
 from moeprune.core.stats import Array, CalibrationStats
 from moeprune.errors import UsageError
 from moeprune.stages.scoring import Scorer
@@ -42,10 +42,12 @@ class Chooser:
             name: what the method is called, for messages.
             method: its parts.
             given: options by name; None or not there = not given.
-            domain_weights: see :func:`moeprune.core.pooling.weights_D`.
+            domain_weights: see :func:`moeprune.core.pooling.weights_D`. A domain that weighs 0 is
+                not protected either.
 
         Raises:
-            UsageError: an option that the method does not have.
+            UsageError: an option that the method does not have, or a wrong weight.
+            StatsError: a domain has no token.
         """
         self._allocator = plugins.load(allocators, method.allocator)
         criterion = plugins.load(criteria, method.criterion)
@@ -54,6 +56,7 @@ class Chooser:
         self.scorer = Scorer(
             stats, method.criterion, options=scoring, domain_weights=domain_weights
         )
+        self._counted_D = counted_D(stats, domain_weights)
         self._pooling = method.pooling
         self._chosen: dict[tuple[Budget, tuple[int, ...] | None], Outcome] = {}
 
@@ -77,7 +80,7 @@ class Chooser:
             allocating |= getattr(self._allocator, "QUICK", {})
         outcome: Outcome = self._allocator.allocate(
             self.scored(folds),
-            worth_DLE=self.scorer.by_domain(folds=folds),
+            worth_DLE=self.scorer.by_domain(folds=folds)[self._counted_D],
             budget=budget,
             **allocating,
         )

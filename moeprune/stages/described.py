@@ -13,7 +13,7 @@ from moeprune.core.choice import Mask, Outcome, domain_loss
 from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import kept_sha256
-from moeprune.core.pooling import DomainWeights, domain_mass_DLE
+from moeprune.core.pooling import DomainWeights, counted_D, domain_mass_DLE
 from moeprune.core.rounding import rounded
 from moeprune.core.stats import Array, CalibrationStats
 from moeprune.core.unseen import unseen, unseen_warnings
@@ -39,18 +39,20 @@ def describe(
             as many experts. For counts that a search found, the global budget.
         routing: the plan's entry of that name.
         method: by which it was made.
-        domain_weights: what pooled scores were made with.
+        domain_weights: what pooled scores were made with. What a domain that weighs 0 loses is
+            stated too, but it is not the worst, and the lower bound is not of it.
         signal: the criterion by which losses were weighed, where that is not router mass, and
             (D, L, E) what it says of each domain.
         **known: further entries of the plan.
     """
     model, keep_LE = stats.model, outcome.keep_LE
     mass_DLE = domain_mass_DLE(stats)
-    losses = _losses(stats, mass_DLE, keep_LE)
+    used_D = counted_D(stats, domain_weights)
+    losses = _losses(stats, mass_DLE, keep_LE, used_D)
     details = dict(outcome.details)
     if signal is not None:
         name, worth_DLE = signal
-        details["signal"] = {"name": name, **_losses(stats, worth_DLE, keep_LE)}
+        details["signal"] = {"name": name, **_losses(stats, worth_DLE, keep_LE, used_D)}
     if idle := unseen(stats, domain_weights=domain_weights):
         details["unseen"] = idle
     leave_L = np.array(model.num_experts) - keep_LE.sum(axis=1)
@@ -77,7 +79,7 @@ def describe(
         kept_sha256=kept_sha256(model.layer_ids, model.sets, keep),
         method=method,
         **losses,
-        lower_bound=lower_bound(mass_DLE, budget, total=int(leave_L.sum())),
+        lower_bound=lower_bound(mass_DLE[used_D], budget, total=int(leave_L.sum())),
         routing=routing,
         size={"bytes_before": model.total_bytes, "bytes_after": model.total_bytes - freed},
         warnings=tuple(warnings),
@@ -86,10 +88,12 @@ def describe(
     )
 
 
-def _losses(stats: CalibrationStats, worth_DLE: Array, keep_LE: Mask) -> dict[str, Any]:
-    """What each domain loses, by name, and the domain that loses most."""
+def _losses(
+    stats: CalibrationStats, worth_DLE: Array, keep_LE: Mask, used_D: Mask
+) -> dict[str, Any]:
+    """What each domain loses, by name, and the domain that loses most of those that count."""
     loss_D = domain_loss(worth_DLE, keep_LE)
-    worst = int(np.argmax(loss_D))
+    worst = int(np.argmax(np.where(used_D, loss_D, -1.0)))
     loss = {
         domain.name: rounded(float(share))
         for domain, share in zip(stats.domains, loss_D, strict=True)

@@ -220,3 +220,13 @@ def test_the_help_names_every_method_and_every_option_once(
             assert len(re.findall(shown, text, re.M)) == 1, parameter.opts
     for name in METHODS:
         assert re.search(rf"^  {name}  ", text, re.M)
+
+
+def test_a_domain_that_weighs_nothing_is_marked(says):
+    out = planned(says, "plan.json", "--ratio", "0.25", "--domain-weight", "prose=0")
+    lines = [line.split("  ") for line in out.splitlines()]
+    marked = [line for line in lines if "prose (weighs 0)" in line]
+    assert len(marked) == 1
+    assert "(weighs 0)" not in planned(says, "plan.json", "--ratio", "0.25")
+    shown = says("show", "plan.json")[1]
+    assert "worst domain" in shown and "(weighs 0)" not in shown

@@ -54,6 +54,13 @@ def test_what_the_bound_is_of():
     text = worst_text(Told(0.1, allocation="uniform", options={"must_keep": {}}), 0.2)
     assert "no uniform plan of this size under the same constraints can" in text
     assert worst_text(Told(None), 0.2) == "worst domain math loses 20.00%"
+    for count, allocation, said in (
+        (1, "global", False),
+        (2, "global", True),
+        (2, "uniform", False),
+    ):
+        told = Told(0.1, allocation=allocation, options={"multiple_of": count})
+        assert ("under the same constraints" in worst_text(told, 0.2)) == said
 
 
 @given(bound=st.floats(0, 1), digits=st.integers(2, 5))

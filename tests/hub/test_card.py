@@ -111,6 +111,17 @@ def test_it_says_what_was_done() -> None:
     assert "EvoESAP (arXiv" in model_card(dataclasses.replace(PLAN, method="evoesap"), source="x")
 
 
+def test_it_claims_no_more_than_is_proven() -> None:
+    """As the terminal does: of which plans, rounded down, and domains that weigh 0 stand aside."""
+    plan = dataclasses.replace(PLAN, lower_bound=0.19999, options={"domain_weights": {"art": 0.0}})
+    text = model_card(plan, source="x")
+    assert "No uniform plan of this size can lose less than 19.99% in its worst domain" in text
+    assert ["art (weighs 0)", "10.00%"] in rows(text)
+    other = dataclasses.replace(plan, allocation="global", options={"keep_layers": [5]})
+    claim = "No plan of this size under the same constraints can lose less than 19.99%"
+    assert claim in model_card(other, source="x")
+
+
 def test_same_plan_same_bytes_whatever_the_order_of_keys() -> None:
     shuffled = dataclasses.replace(
         PLAN,

@@ -89,19 +89,23 @@ def test_repeating_a_domains_text_changes_no_plan(case, seen, stats):
     assert other.domain_loss == pytest.approx(one.domain_loss)
 
 
-RANKING = [case for case in MEASURING if METHODS[case[0]].option == "criterion"]
-
-
-@pytest.mark.parametrize("case", RANKING, ids=ids)
+@pytest.mark.parametrize("case", MEASURING, ids=ids)
 def test_a_domain_that_weighs_nothing_takes_no_part(case, stats):
     method, asked = case
     options = dict(method=method, ratio=0.4, allocation="global", **asked)
-    left_out = moeprune.plan(stats, domain_weights={"prose": 0}, **options)
-    without = moeprune.plan(replace(stats, domains=(stats.domains[0], stats.domains[2])), **options)
-    assert left_out.keep == without.keep
-    assert set(left_out.domain_loss) == {"math", "prose", "code"}  # its loss is stated all the same
-    alone = moeprune.plan(stats, domain_weights={"math": 0, "code": 0.0}, **options)
-    assert alone.keep == moeprune.plan(replace(stats, domains=stats.domains[1:2]), **options).keep
+    for weights in ({"prose": 0}, {"math": 0, "code": 0.0}):
+        left = moeprune.plan(stats, domain_weights=weights, **options)
+        others = tuple(domain for domain in stats.domains if domain.name not in weights)
+        without = moeprune.plan(replace(stats, domains=others), **options)
+        for name in ("keep", "method", "worst_domain", "worst_domain_loss", "lower_bound"):
+            assert getattr(left, name) == getattr(without, name), name
+        assert left.reasons == without.reasons
+        for name in ("worst_domain", "worst_domain_loss"):
+            at = [plan.details.get("signal", {}).get(name) for plan in (left, without)]
+            assert at[0] == at[1]
+        # What it loses is stated all the same.
+        assert set(left.domain_loss) == {"math", "prose", "code"}
+        assert left.domain_loss == {**left.domain_loss, **without.domain_loss}
 
 
 def per_domain(module, stats):
