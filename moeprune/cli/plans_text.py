@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
 from moeprune.cli.text import size, table
+from moeprune.core.methods import AUTO
 from moeprune.core.proven import bound_text
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
     """What ``moeprune plan`` prints of several ratios."""
     # auto may choose another method for another ratio.
     made = dict.fromkeys(f"{p.method} ({p.criterion}, {p.allocation})" for p in plans)
-    lines = [f"{', '.join(made)}, {len(plans)} plans", *constraint_lines(plans[0])]
+    by = "auto chose " if plans[0].options.get("method") == AUTO else ""
+    lines = [f"{by}{', '.join(made)}, {len(plans)} plans", *constraint_lines(plans[0])]
     rows = [
         [
             "ratio",
@@ -47,6 +49,11 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
         )
     used = [column for column in zip(*rows, strict=True) if any(column[1:])]
     lines.append(table(list(zip(*used, strict=True))))
+    # The last reason is the verdict; the numbers before it are in the plans.
+    verdicts = dict.fromkeys(plan.reasons[-1] for plan in plans if plan.reasons)
+    for said in verdicts:
+        ratios = (str(p.options["ratio"]) for p in plans if p.reasons and p.reasons[-1] == said)
+        lines.append(f"why at {', '.join(ratios)}: {said}")
     warnings = dict.fromkeys(warning for plan in plans for warning in plan.warnings)
     lines += [f"warning: {warning}" for warning in warnings]
     lines += [f"written to {path}" for path in paths]

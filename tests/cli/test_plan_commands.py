@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -230,3 +231,13 @@ def test_a_domain_that_weighs_nothing_is_marked(says):
     assert "(weighs 0)" not in planned(says, "plan.json", "--ratio", "0.25")
     shown = says("show", "plan.json")[1]
     assert "worst domain" in shown and "(weighs 0)" not in shown
+
+
+def test_several_ratios_of_auto_say_what_was_chosen_and_why(says):
+    args = ("stats.safetensors", "--method", "auto", "--ratio", "0.25,0.5")
+    code, out, _ = says(*args, "-o", "p-{ratio}.json")
+    assert code == 0 and out.startswith("auto chose ")
+    for ratio in ("0.25", "0.5"):
+        body = json.loads(Path(f"p-{ratio}.json").read_text())
+        line = next(line for line in out.split("\n") if line.endswith(body["reasons"][-1]))
+        assert line.startswith("why at ") and ratio in line
