@@ -27,8 +27,15 @@ from moeprune.cli.progress import progress
     "domains",
     multiple=True,
     metavar="NAME=SOURCE",
-    help="A domain and its text: builtin:NAME, a .jsonl or a .txt file. May be given several "
+    help="A domain and its text: builtin:NAME, a .jsonl, .txt or .parquet file "
+    "(FILE.parquet:COLUMN), or hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN]. May be given several "
     "times. Default: the six built-in domains.",
+)
+@click.option(
+    "--recipe",
+    metavar="FILE.toml",
+    help="A file of domains, in place of --domain: your own, or six-domains.toml, which names "
+    "public datasets.",
 )
 @click.option(
     "--mode",
@@ -37,13 +44,19 @@ from moeprune.cli.progress import progress
     show_default=True,
     help="prefill: one forward pass over the texts.",
 )
-@click.option("--samples", type=click.IntRange(min=1), help="Documents per domain. Default: all.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Documents per domain, drawn by --seed. Default: the recipe's number, or all; hf: sources "
+    "need one.",
+)
 @click.option(
     "--length",
     type=click.IntRange(min=1),
     default=2048,
     show_default=True,
-    help="Tokens kept of a document; never more than the model has positions for.",
+    help="Tokens kept of a document; never more than the model has positions for. Below 1024, "
+    "what is measured is unstable.",
 )
 @click.option(
     "--batch-tokens",
@@ -53,6 +66,14 @@ from moeprune.cli.progress import progress
     help="Tokens in one forward pass, padding included.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Choice of documents.")
+@click.option(
+    "--chat-template",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Rows of messages: on: written by the tokenizer's chat template; off: their texts with a "
+    "blank line between.",
+)
 @click.option(
     "--shard",
     default="0/1",
@@ -71,7 +92,9 @@ from moeprune.cli.progress import progress
     help="How routers make scores of logits, for a model that only its own code can run.",
 )
 @json_option
-def command(model: str, output: Path, shard: str, as_json: bool, **options: object) -> None:
+def command(
+    model: str, output: Path, shard: str, chat_template: str, as_json: bool, **options: object
+) -> None:
     """Measure how MODEL routes each domain's text, and save the sums.
 
     The one long job: everything later is decided from the file it writes.
@@ -84,7 +107,13 @@ def command(model: str, output: Path, shard: str, as_json: bool, **options: obje
             model,
             output=output,
             shard=parse_shard(shard),
+            chat_template=chat_template == "on",
             on_progress=on_progress,
+            on_warning=_warn,
             **{**options, "domains": options["domains"] or None},  # type: ignore[arg-type]
         )
     say(stats_json(stats, output), stats_text(stats, output), as_json=as_json)
+
+
+def _warn(text: str) -> None:
+    click.echo(f"warning: {text}", err=True)

@@ -53,7 +53,11 @@ def stats_json(stats: CalibrationStats, path: Path) -> dict[str, Any]:
         "output": str(path),
         "model": stats.model.to_json(),
         "domains": {
-            domain.name: {"documents": domain.documents, "tokens": domain.num_tokens()}
+            domain.name: {
+                "documents": domain.documents,
+                "tokens": domain.num_tokens(),
+                "duplicates": domain.duplicates,
+            }
             for domain in stats.domains
         },
     }
@@ -66,8 +70,14 @@ def stats_text(stats: CalibrationStats, path: Path) -> str:
     rows += [[d.name, _documents(d), f"{d.num_tokens():,}"] for d in stats.domains]
     return (
         f"{model.name}: {model.model_type}, {model.num_layers} MoE layers x {model.width} experts, "
-        f"top-{model.top_k}\n{table(rows)}\nwritten to {path}"
+        f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}written to {path}"
     )
+
+
+def _duplicates(stats: CalibrationStats) -> str:
+    """A line on documents that were left out, where there were any."""
+    dropped = [f"{d.name} {d.duplicates:,}" for d in stats.domains if d.duplicates]
+    return f"left out as exact duplicates: {', '.join(dropped)}\n" if dropped else ""
 
 
 def _documents(domain: DomainStats) -> str:

@@ -55,6 +55,7 @@ class DomainStats:
         documents: documents of the whole domain (before sharding).
         shards: parts of the domain that the sums cover, each ``(index, of)``; ``((0, 1),)`` is
             the whole.
+        duplicates: documents of the source left out, being equal to an earlier one.
         arrays: field -> array with a leading fold axis; see ``FIELDS``.
     """
 
@@ -63,6 +64,7 @@ class DomainStats:
     corpus_sha256: str
     documents: int
     shards: tuple[tuple[int, int], ...] = ((0, 1),)
+    duplicates: int = 0
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def total(self, name: str, *, folds: Sequence[int] | None = None) -> Array:
@@ -165,6 +167,7 @@ class CalibrationStats:
                     "documents": domain.documents,
                     "tokens": domain.num_tokens(),
                     "shards": [list(shard) for shard in domain.shards],
+                    "duplicates": domain.duplicates,
                 }
                 for domain in self.domains
             ],
@@ -233,10 +236,14 @@ def _domain(entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> DomainStat
             raise ValueError(f"domain {name!r} has a shard {index!r}/{of!r}")
     if not shards:
         raise ValueError(f"domain {name!r} has no shard")
+    duplicates = entry.get("duplicates", 0)  # older stats do not state it
+    if type(duplicates) is not int or duplicates < 0:
+        raise ValueError(f"domain {name!r} has {duplicates!r} duplicates")
     return DomainStats(
         **texts,
         documents=documents,
         shards=tuple((index, of) for index, of in shards),
+        duplicates=duplicates,
         arrays=_fields_of(name, arrays),
     )
 

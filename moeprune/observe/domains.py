@@ -1,8 +1,9 @@
 """Domains of calibration text: from ``NAME=SOURCE`` to the token ids of numbered documents.
 
-A document is one row of a JSONL file, one part of a text file between form feeds, or one piece of a
-running text. Its first ``length`` tokens are used. Documents are numbered after sampling; document
-i belongs to fold i mod F and to shard i mod n, so shards and folds never depend on batches.
+A document is one row of a JSONL file or a table, one part of a text file between form feeds, or one
+piece of a running text; of equal documents the first counts. Its first ``length`` tokens are used.
+Documents are numbered after sampling; document i belongs to fold i mod F and to shard i mod n, so
+shards and folds never depend on batches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.errors import DomainError, UsageError
-from moeprune.observe.sources import BUILTIN, Document, Source, builtin_names, read_source
+from moeprune.observe.rows import Document, Source
+from moeprune.observe.sources import BUILTIN, builtin_names, read_source, streamed
 from moeprune.observe.tokenizer import encode, encode_running
 
 Ids = NDArray[np.int32]
@@ -36,6 +38,7 @@ class Corpus:
         numbers: number of each document in the whole domain.
         documents: int32 token ids of each document, none empty.
         shard: ``(index, of)``.
+        duplicates: documents of the source that were left out, being equal to an earlier one.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Corpus:
     numbers: tuple[int, ...]
     documents: tuple[Ids, ...]
     shard: tuple[int, int] = (0, 1)
+    duplicates: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -126,6 +130,7 @@ def read_corpus(
     samples: int | None = None,
     seed: int = 0,
     skip: int = 0,
+    chat_template: bool = True,
 ) -> Corpus:
     """Read, sample and tokenise one domain.
 
@@ -137,6 +142,8 @@ def read_corpus(
         samples: at most that many documents, drawn by ``seed``, in their original order.
         seed: of the draw; the same for every domain.
         skip: documents drawn before those, by a draw with the same seed, which are left out.
+        chat_template: write chats as the tokenizer's template does; see
+            :func:`moeprune.observe.tokenizer.encode`.
 
     Raises:
         DomainError: no document, or no token in any of them.
@@ -146,13 +153,16 @@ def read_corpus(
         raise UsageError(f"--length {length} and --samples {samples} must be at least 1.")
     if not 0 <= seed < _SEEDS:
         raise UsageError(f"--seed {seed} is out of range; use 0 to {_SEEDS - 1}.")
-    read = read_source(source)
+    read = read_source(source, samples=samples, seed=seed, skip=skip)
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
         documents = [pieces[row] for row in _drawn(len(pieces), samples, seed, skip)]
     else:
+        if streamed(source):  # the stream was drawn from while it was read
+            samples, skip = None, 0
         chosen = [read.documents[row] for row in _drawn(len(read.documents), samples, seed, skip)]
-        documents = _encoded(chosen, tokenizer=tokenizer, length=length)
+        how = {"tokenizer": tokenizer, "length": length, "chat_template": chat_template}
+        documents = _encoded(chosen, **how)
     if not documents:
         raise DomainError(
             f"domain {name!r} ({source}) has no token after tokenising. Give it longer text."
@@ -160,8 +170,8 @@ def read_corpus(
     return _corpus(name, read, documents)
 
 
-def _encoded(chosen: Sequence[Document], *, tokenizer: Any, length: int) -> list[Ids]:
-    encoded = [encode(document, tokenizer=tokenizer, length=length) for document in chosen]
+def _encoded(chosen: Sequence[Document], **how: Any) -> list[Ids]:
+    encoded = [encode(document, **how) for document in chosen]
     return [ids for ids in encoded if ids.size]
 
 
@@ -181,6 +191,7 @@ def _corpus(name: str, read: Source, documents: Sequence[Ids]) -> Corpus:
         total=len(documents),
         numbers=tuple(range(len(documents))),
         documents=tuple(documents),
+        duplicates=read.duplicates,
     )
 
 

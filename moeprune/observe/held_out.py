@@ -8,7 +8,7 @@ from typing import Any
 
 from moeprune.errors import DomainError, UsageError
 from moeprune.observe.domains import Corpus, read_corpus
-from moeprune.observe.sources import BUILTIN, read_source
+from moeprune.observe.sources import named_again, read_source, streamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class Calibrated:
         samples: documents it drew at most, None = all.
         length: tokens of a document.
         seed: of the draw.
+        chat_template: chats were written as the tokenizer's template does.
     """
 
     source: str
@@ -30,6 +31,7 @@ class Calibrated:
     samples: int | None
     length: int
     seed: int
+    chat_template: bool = True
 
 
 def held_out(
@@ -65,18 +67,28 @@ def held_out(
         UsageError: a number out of range, a source of another kind, or a running text that
             calibration cut into shorter documents.
     """
+    chats = all(used.chat_template for used in calibrated.values())
 
     def read(tokens: int, **draw: Any) -> Corpus:
-        return read_corpus(name, source, tokenizer=tokenizer, length=tokens, **draw)
+        how = {"tokenizer": tokenizer, "length": tokens, "chat_template": chats}
+        return read_corpus(name, source, **how, **draw)
 
-    found = read_source(source)
+    found = None if streamed(source) else read_source(source)
+    known_as = source if found is None else found.name
     for domain, used in calibrated.items():
-        if domain != name and used.source != found.name:
+        if domain != name and used.source != known_as:
             continue
-        if read(used.length, samples=used.samples, seed=used.seed).sha256 == used.sha256:
+        if found is None and used.samples is None:
+            continue  # it read something else: of a stream a number of documents is drawn
+        same = read(used.length, samples=used.samples, seed=used.seed)
+        if same.sha256 == used.sha256:
             break
     else:
         return read(length, samples=samples, seed=seed), True
+    if found is None:
+        if same.total < (used.samples or 0):  # calibration read the stream to its end
+            return read(length, samples=samples, seed=seed), False
+        return read(length, samples=samples, seed=used.seed, skip=used.samples), True
     # A running text is cut into documents of that length, so no other finds the same ones.
     own = used.length if found.running else length
     if length > own:
@@ -101,7 +113,7 @@ def own_held_out(name: str, calibrated: Calibrated, **how: Any) -> Corpus:
         DomainError: it left nothing, or its source is a file, of which only the name is known.
     """
     way_out = f"Name text with --search-text {name}=SOURCE"
-    if not calibrated.source.startswith(BUILTIN):
+    if not named_again(calibrated.source):
         raise DomainError(
             f"the stats say of domain {name!r} that its text came from {calibrated.source}, not "
             f"where that lies. {way_out}; documents that calibration used are left out."

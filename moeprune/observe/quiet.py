@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from moeprune.errors import MoePruneError
 
 # Of them, every error is about a file; the client of the Hub also checks the types of a config.
-_LIBRARIES = ("huggingface_hub", "jinja2", "safetensors", "tokenizers")
+_LIBRARIES = (
+    "datasets",
+    "httpx",
+    "httpx2",
+    "huggingface_hub",
+    "jinja2",
+    "safetensors",
+    "tokenizers",
+)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,17 @@
-"""Documents from a SOURCE: built-in text, a JSONL file or a plain text file. No tokenizer here."""
+"""Documents from a SOURCE: built-in text, a file, or a dataset. No tokenizer here."""
 
 from __future__ import annotations
 
 import json
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moeprune.artefact import read_json
 from moeprune.errors import DomainError, UsageError
+from moeprune.observe.rows import Document, Source, row_text, source_of
+from moeprune.observe.tables import HUB, parquet_path, read_hub, read_parquet
 from moeprune.packaged import calibration_folder
 from moeprune.plugins import known
 
@@ -18,68 +19,54 @@ BUILTIN = "builtin:"
 
 _ONE_A_LINE = "Write one object a line."
 
-Messages = tuple[Mapping[str, Any], ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """One text as the source holds it.
-
-    Attributes:
-        text: the text, or the messages of a chat that the tokenizer's template turns into text.
-        where: file and line, for messages about it.
-    """
-
-    text: str | Messages
-    where: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a SOURCE holds.
-
-    Attributes:
-        name: how stats name it: ``builtin:math``, or a file's name without its folder, so that the
-            same file gives the same bytes wherever it lies.
-        documents: in file order, none of them blank.
-        running: the file is one running text, which is cut into documents of equal length.
-    """
-
-    name: str
-    documents: tuple[Document, ...]
-    running: bool = False
-
-
-def read_source(source: str) -> Source:
-    """Read ``builtin:NAME``, a ``.jsonl`` or a ``.txt`` file.
+def read_source(source: str, *, samples: int | None = None, seed: int = 0, skip: int = 0) -> Source:
+    """Read ``builtin:NAME``, a ``.jsonl``, ``.txt`` or ``.parquet`` file, or a dataset of the Hub.
 
     JSONL rows hold ``text``, or ``messages``, or ``prompt`` + ``completion``. A text file's
-    documents end at form feeds; without a form feed it is one running text.
+    documents end at form feeds; without a form feed it is one running text. Tables are explained
+    in :mod:`moeprune.observe.tables`.
+
+    Args:
+        source: what to read.
+        samples: documents to take of a stream (``hf:``); other sources are read whole.
+        seed: of a stream's shuffle.
+        skip: documents of a stream to leave out first.
 
     Raises:
-        UsageError: a kind of source that this version does not read.
+        UsageError: an unknown kind of source, or an optional library that is not installed.
         DomainError: the file is missing, malformed or holds no text.
     """
     if source.startswith(BUILTIN):
         return _builtin(source.removeprefix(BUILTIN))
-    if source.startswith("hf:"):
-        raise UsageError(
-            f"{source}: this version reads .jsonl and .txt files. Save the dataset with "
-            "datasets.load_dataset(...).to_json('NAME.jsonl') and name that file."
-        )
+    if streamed(source):
+        return read_hub(source, samples=samples, seed=seed, skip=skip)
+    if parquet_path(source) is not None:
+        return read_parquet(source)
     path = Path(source)
     if path.suffix == ".jsonl":
-        return Source(name=path.name, documents=_some(_jsonl(path), path))
+        return source_of(path.name, _jsonl(path), path)
     if path.suffix == ".txt":
         return _plain_text(path)
-    if path.suffix == ".parquet":
-        raise UsageError(
-            f"{source}: this version reads .jsonl and .txt files. Convert it with "
-            "pandas.read_parquet(...).to_json('NAME.jsonl', orient='records', lines=True)."
-        )
     raise UsageError(
-        f"{source!r} is not a source of text. Name builtin:NAME, a .jsonl or a .txt file."
+        f"{source!r} is not a source of text. Name builtin:NAME, a .jsonl, .txt or .parquet file, "
+        "or hf:ORG/DATASET:SPLIT:COLUMN."
     )
+
+
+def streamed(source: str) -> bool:
+    """Whether a source is read as a stream, which draws its documents while reading."""
+    return source.startswith(HUB)
+
+
+def named_again(name: str) -> bool:
+    """Whether the name that stats give a source is enough to read it again."""
+    return name.startswith((BUILTIN, HUB))
+
+
+def source_path(source: str) -> Path | None:
+    """The file that a source is read from, None where it is no file."""
+    return None if named_again(source) else parquet_path(source) or Path(source)
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -101,7 +88,7 @@ def _builtin(name: str) -> Source:
         documents = _standard_library(entry["modules"])
     else:
         documents = _jsonl(calibration_folder() / str(entry.get("file", f"{name}.jsonl")))
-    return Source(name=f"{BUILTIN}{name}", documents=_some(documents, f"{BUILTIN}{name}"))
+    return source_of(f"{BUILTIN}{name}", documents, f"{BUILTIN}{name}")
 
 
 def _standard_library(modules: Sequence[str]) -> list[Document]:
@@ -124,7 +111,7 @@ def _plain_text(path: Path) -> Source:
         Document(text=part, where=f"{path}, part {number}")
         for number, part in enumerate(parts, start=1)
     ]
-    return Source(name=path.name, documents=_some(documents, path), running=len(parts) == 1)
+    return source_of(path.name, documents, path, running=len(parts) == 1)
 
 
 def _jsonl(path: Path) -> list[Document]:
@@ -141,46 +128,8 @@ def _jsonl(path: Path) -> list[Document]:
         except ValueError as problem:  # no JSON, or a number of 5,000 digits
             reason = getattr(problem, "msg", None) or str(problem).partition(";")[0]
             raise DomainError(f"{where} is not JSON ({reason}). {_ONE_A_LINE}") from None
-        found.append(Document(text=_row_text(row, where), where=where))
+        found.append(Document(text=row_text(row, where), where=where))
     return found
-
-
-def _row_text(row: Any, where: str) -> str | Messages:
-    if not isinstance(row, dict):
-        raise DomainError(f"{where} is a JSON {type(row).__name__}; write one object a line.")
-    if "text" in row:
-        return _string(row, "text", where)
-    if "messages" in row:
-        messages = row["messages"]
-        if not isinstance(messages, list) or not all(
-            isinstance(message, dict) and "role" in message for message in messages
-        ):
-            raise DomainError(f"{where}: 'messages' must be a list of objects with a 'role'.")
-        return tuple(_encodable(message) for message in messages)
-    if "prompt" in row and "completion" in row:
-        return _string(row, "prompt", where) + _string(row, "completion", where)
-    keys = ", ".join(sorted(row)) or "no key"
-    raise DomainError(
-        f"{where} has {keys}; it needs 'text', or 'messages', or 'prompt' and 'completion'."
-    )
-
-
-def _string(row: Mapping[str, Any], key: str, where: str) -> str:
-    value = row[key]
-    if not isinstance(value, str):
-        raise DomainError(f"{where}: {key!r} is a {type(value).__name__}; it must be a string.")
-    return str(_encodable(value))
-
-
-def _encodable(value: Any) -> Any:
-    """``value`` with every lone surrogate replaced: JSON can spell one, no tokenizer encodes it."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return value
 
 
 def _read(path: Path) -> str:
@@ -193,14 +142,3 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as problem:  # ValueError: a path with a NUL
         reason = getattr(problem, "strerror", None) or problem
         raise DomainError(f"{path} cannot be read: {reason}.") from problem
-
-
-def _some(documents: Sequence[Document], where: object) -> tuple[Document, ...]:
-    kept = tuple(
-        document
-        for document in documents
-        if (document.text.strip() if isinstance(document.text, str) else document.text)
-    )
-    if not kept:
-        raise DomainError(f"{where} holds no document. Give it at least one line of text.")
-    return kept

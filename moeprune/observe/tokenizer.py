@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from moeprune.errors import CheckpointError, DomainError
 from moeprune.observe.quiet import foreign_errors, quiet
-from moeprune.observe.sources import Document
+from moeprune.observe.rows import Document
 
 Ids = NDArray[np.int32]
 
@@ -42,20 +43,23 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def encode(document: Document, *, tokenizer: Any, length: int) -> Ids:
+def encode(document: Document, *, tokenizer: Any, length: int, chat_template: bool = True) -> Ids:
     """Token ids of a document, special tokens included, cut to ``length``. (T,) int32.
 
-    A chat is rendered with the tokenizer's own template, which writes its special tokens itself.
+    A chat is rendered with the tokenizer's own template, which writes its special tokens itself;
+    without the template it is the messages' texts with a blank line between, read as a plain text.
 
     Raises:
         DomainError: a chat, and the tokenizer has no chat template or the template refuses it.
     """
     if isinstance(document.text, str):
         return _ids(document.text, document.where, tokenizer, special=True)[:length]
+    if not chat_template:
+        return _ids(_plain(document), document.where, tokenizer, special=True)[:length]
     if getattr(tokenizer, "chat_template", None) is None:
         raise DomainError(
             f"{document.where} holds 'messages', but the tokenizer has no chat template. "
-            "Give rows with 'text' instead."
+            "Give rows with 'text' instead, or pass --chat-template off."
         )
     with foreign_errors(
         f"{document.where}: the tokenizer's chat template refuses these messages",
@@ -65,6 +69,24 @@ def encode(document: Document, *, tokenizer: Any, length: int) -> Ids:
     ):
         text = tokenizer.apply_chat_template(list(document.text), tokenize=False)
     return _ids(text, document.where, tokenizer, special=False)[:length]
+
+
+def _plain(document: Document) -> str:
+    """The texts of a chat's messages, those of a message in parts included."""
+    texts: list[str] = []
+    for message in document.text:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        parts = content if isinstance(content, list) else [content]
+        for part in parts:
+            text = part.get("text") if isinstance(part, Mapping) else part
+            if isinstance(text, str) and text:
+                texts.append(text)
+    if not texts:
+        raise DomainError(
+            f"{document.where} holds 'messages' without any text as their 'content'. "
+            "Leave it out, or pass --chat-template on."
+        )
+    return "\n\n".join(texts)
 
 
 def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[Ids]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import moeprune
 from moeprune.architectures import attention_kinds
 from moeprune.artefact import sha256_bytes
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import CheckpointError, OutputError, UsageError
@@ -20,6 +19,7 @@ from moeprune.stages.identify import OpenModel, open_model, routed_fingerprint
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.runnable import check_measurable, check_passes
 from moeprune.stages.stored import check_runnable
+from moeprune.stages.texts import check_not_read, read_texts
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -30,11 +30,13 @@ def calibrate(
     *,
     output: str | Path | None = None,
     domains: Mapping[str, str] | Sequence[str] | None = None,
+    recipe: str | Path | None = None,
     mode: str = "prefill",
     samples: int | None = None,
     length: int = 2048,
     batch_tokens: int = 8192,
     seed: int = 0,
+    chat_template: bool = True,
     dtype: str = "auto",
     device: str | None = None,
     shard: tuple[int, int] = (0, 1),
@@ -43,6 +45,7 @@ def calibrate(
     gating: str | None = None,
     revision: str | None = None,
     on_progress: OnProgress = ignore,
+    on_warning: Callable[[str], None] | None = None,
 ) -> CalibrationStats:
     """Measure how ``model`` routes each domain's text.
 
@@ -52,12 +55,17 @@ def calibrate(
         model: folder or Hub id.
         output: the stats file to write, or None.
         domains: name -> source, or ``NAME=SOURCE`` texts; None: the built-in domains. A source is
-            ``builtin:NAME``, a ``.jsonl`` or a ``.txt`` file.
+            ``builtin:NAME``, a ``.jsonl``, ``.txt`` or ``.parquet`` file (``FILE.parquet:COLUMN``),
+            or ``hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN]``.
+        recipe: a TOML file of domains, in place of ``domains``; one that ships with moeprune is
+            named without a folder, ``six-domains.toml``.
         mode: ``"prefill"``: one forward pass over the texts.
-        samples: documents a domain, drawn by ``seed``; None: all.
+        samples: documents a domain, drawn by ``seed``; None: the recipe's number, or all.
         length: tokens kept of a document; never more than the model has positions for.
         batch_tokens: tokens of one forward pass, padding included.
         seed: of the draw of documents.
+        chat_template: write rows of ``messages`` as the tokenizer's template does; False: their
+            texts, a blank line between.
         dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
         device: where to run; None: a GPU where there is one; ``"auto"``: spread over all devices.
         shard: ``(index, of)``: measure documents ``index``, ``index + of``, … only.
@@ -67,6 +75,7 @@ def calibrate(
         overwrite: replace an existing ``output``; without it, hours of measuring are not lost.
         revision: of a Hub model.
         on_progress: told of the tokens measured.
+        on_warning: told, before the model is loaded, where documents are too short.
 
     Returns:
         The stats; the same request on the same machine gives the same bytes.
@@ -91,6 +100,7 @@ def calibrate(
         load_tokenizer,
     )
     from moeprune.observe.prefill import check_observer, prefill
+    from moeprune.observe.recipe import read_recipe
 
     check_observer(opened.layout)
     check_runnable(opened.index, opened.layout)
@@ -100,19 +110,25 @@ def calibrate(
     check_dtype(dtype)
     check_device(device)
     check_batch_tokens(batch_tokens)
+    if recipe is not None:
+        domains, samples = read_recipe(recipe, domains=domains, samples=samples)
     sources = texts.named_domains(domains)
     folder = opened.index.path
     if output is not None:
-        _check_not_read(Path(output), opened.index, sources.values())
+        check_not_read(Path(output), opened.index, sources.values())
     check_config(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    length = min(length, _positions(opened.index.config) or length)
-    corpora = [
-        texts.read_corpus(
-            name, source, tokenizer=tokenizer, length=length, samples=samples, seed=seed
-        ).take_shard(*shard)
-        for name, source in sources.items()
-    ]
+    corpora, length = read_texts(
+        sources,
+        config=opened.index.config,
+        tokenizer=tokenizer,
+        length=length,
+        samples=samples,
+        seed=seed,
+        chat_template=chat_template,
+        shard=shard,
+        on_warning=on_warning,
+    )
     live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     _check_unchanged(opened)
     check_numbers(opened.index, opened.layout, live)
@@ -126,6 +142,7 @@ def calibrate(
                 corpus_sha256=corpus.sha256,
                 documents=corpus.total,
                 shards=(corpus.shard,),
+                duplicates=corpus.duplicates,
                 arrays=prefill(
                     live,
                     corpus,
@@ -145,6 +162,7 @@ def calibrate(
             "family": opened.origin,
             "config_sha256": sha256_bytes(opened.index.config_text.encode()),
             "versions": _versions(),
+            **({} if chat_template else {"chat_template": "off"}),
             **_attention(opened),
         },
     )
@@ -184,16 +202,6 @@ def _check_writable(path: Path, *, overwrite: bool) -> None:
         ) from problem
 
 
-def _check_not_read(output: Path, index: CheckpointIndex, sources: Iterable[str]) -> None:
-    """Fail where the stats would take the place of the model or of a text."""
-    model = (*index.files, index.index_file, *sidecars_of(index, replaced=()).copied)
-    inputs = [*(index.path / name for name in model if name), *map(Path, sources)]
-    if output.resolve() in {path.resolve() for path in inputs}:
-        raise OutputError(
-            f"cannot write {output}: it is read here, and would be lost. Name another file."
-        )
-
-
 def _check_unchanged(opened: OpenModel) -> None:
     """Fail where the files were replaced between their fingerprint and their loading."""
     now = CheckpointIndex.open(opened.index.path)
@@ -205,15 +213,6 @@ def _check_unchanged(opened: OpenModel) -> None:
             f"{now.path} was changed while it was being loaded, so it is not known which model "
             "would be measured. Calibrate again when its files are complete."
         )
-
-
-def _positions(config: Mapping[str, Any]) -> int | None:
-    """Positions the model was made for, where its config states them."""
-    for part in (config.get("text_config"), config):
-        stated = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
-        if isinstance(stated, int) and stated > 0:  # -1 is a way to say that there is no limit
-            return int(stated)
-    return None
 
 
 def _attention(opened: OpenModel) -> dict[str, list[str]]:

@@ -218,6 +218,7 @@ def _calibrated(stats: CalibrationStats) -> dict[str, Any]:
             samples=samples if type(samples) is int else None,
             length=int(made.get("length", 2048)),
             seed=int(made.get("seed", 0)),
+            chat_template=made.get("chat_template") != "off",
         )
         for domain in stats.domains
     }

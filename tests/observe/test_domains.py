@@ -223,3 +223,32 @@ def test_a_folder_without_tokenizer_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="tokenizer") as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_chats_without_the_template_are_their_texts(tokenizer: Any, tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "b"}, {"type": "image"}, {"type": "text", "text": "c"}]
+    rows = [
+        {"messages": [{"role": "user", "content": "hé"}, {"role": "assistant", "content": "ok"}]},
+        {"messages": [{"role": "system", "content": None}, {"role": "user", "content": parts}]},
+    ]
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read: dict[str, Any] = {"tokenizer": tokenizer, "length": 99, "chat_template": False}
+    corpus = read_corpus("d", str(tmp_path / "chat.jsonl"), **read)
+    assert decoded(tokenizer, corpus) == ["hé\n\nok", "b\n\nc"]
+    same = jsonl(tmp_path / "text.jsonl", ["hé\n\nok", "b\n\nc"])
+    assert read_corpus("d", same, tokenizer=tokenizer, length=99).sha256 == corpus.sha256
+    (tmp_path / "none.jsonl").write_text(json.dumps({"messages": [{"role": "user"}]}))
+    with pytest.raises(DomainError, match=r"none\.jsonl, line 1 holds 'messages' without any text"):
+        read_corpus("d", str(tmp_path / "none.jsonl"), **read)
+
+
+def test_duplicates_are_dropped_before_the_draw(tokenizer: Any, tmp_path: Path) -> None:
+    texts = [f"{i:03}" for i in range(40)]
+    read: dict[str, Any] = {"tokenizer": tokenizer, "length": 9, "samples": 4, "seed": 7}
+    once = read_corpus("d", jsonl(tmp_path / "once.jsonl", texts), **read)
+    twice = read_corpus(
+        "d", jsonl(tmp_path / "twice.jsonl", [t for t in texts for _ in "ab"]), **read
+    )
+    assert (once.sha256, once.duplicates) == (twice.sha256, 0)
+    assert twice.duplicates == 40
+    assert twice.take_shard(1, 2).duplicates == 40

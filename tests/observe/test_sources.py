@@ -41,7 +41,7 @@ def test_any_text_comes_back_as_it_was_written(
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     body = "\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in written)
     path.write_text(body, encoding="utf-8", newline="\n")
-    wanted = [text for text in written if text.strip()]
+    wanted = list(dict.fromkeys(text for text in written if text.strip()))
     if wanted:
         assert texts(path) == wanted
     else:
@@ -142,8 +142,9 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("data.parquet", r"reads \.jsonl and \.txt files\. Convert it"),
-        ("hf:org/set:train:text", r"reads \.jsonl and \.txt files\. Save the dataset"),
+        ("hf:org/set:train:text", r"Say how many documents to take: --samples N"),
+        ("hf:set:train:text", r"is not hf:ORG/DATASET\[/CONFIG\]:SPLIT\[:COLUMN\]"),
+        ("hf:org/set", r"is not hf:ORG"),
         ("notes.md", r"'notes\.md' is not a source of text"),
         ("builtin:maths", r"Did you mean 'math'"),
         ("", r"'' is not a source"),
@@ -152,6 +153,26 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_other_sources_are_refused_with_a_way_out(source: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_source(source)
+
+
+def test_of_equal_documents_the_first_is_kept(tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    turned = {"messages": [{"content": "a", "role": "user"}]}
+    rows = [{"text": "a"}, {"text": "b"}, chat, {"text": "a"}, turned, {"text": " a"}, {"text": ""}]
+    read = read_source(str(write(tmp_path / "d.jsonl", "\n".join(map(json.dumps, rows)))))
+    assert [document.text for document in read.documents] == [
+        "a",
+        "b",
+        ({"role": "user", "content": "a"},),
+        " a",
+    ]
+    assert read.duplicates == 2
+    assert read_source(str(write(tmp_path / "d.txt", "x\fy\fx\fx"))).duplicates == 2
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_built_in_text_holds_no_duplicates(name: str) -> None:
+    assert read_source(f"builtin:{name}").duplicates == 0
 
 
 def test_errors_are_ours() -> None:

@@ -22,6 +22,7 @@ from moeprune.core.stats import FIELDS, CalibrationStats
 from moeprune.errors import (
     CheckpointError,
     DomainError,
+    MismatchError,
     MoePruneError,
     OutputError,
     StatsError,
@@ -102,6 +103,54 @@ def test_batch_size_is_not_recorded_and_changes_no_count(tiny: Any, texts: dict[
         for name in FIELDS:
             np.testing.assert_allclose(mine.total(name), theirs.total(name), rtol=1e-5, atol=1e-7)
         assert (mine.arrays["count"] == theirs.arrays["count"]).all()
+
+
+def test_a_recipe_is_the_same_as_its_domains(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    lines = [f"[domains.{json.dumps(n)}]\nsource = {json.dumps(s)}" for n, s in texts.items()]
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("\n".join(["schema = 'moeprune.recipe/1'", "samples = 3", *lines]), "utf-8")
+    run(tiny("qwen3_moe"), None, tmp_path / "recipe", recipe=recipe)
+    run(tiny("qwen3_moe"), texts, tmp_path / "domains", samples=3)
+    assert (tmp_path / "recipe").read_bytes() == (tmp_path / "domains").read_bytes()
+
+
+def test_duplicates_and_plain_chats_are_recorded(tiny: Any, tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]}
+    rows = [{"text": "one"}, chat, {"text": "one"}, {"text": "two"}, {"text": "one"}, chat]
+    source = tmp_path / "d.jsonl"
+    source.write_text("\n".join(map(json.dumps, rows)))
+    on = run(tiny("qwen3_moe"), {"d": str(source)}, tmp_path / "on")
+    off = run(tiny("qwen3_moe"), {"d": str(source)}, tmp_path / "off", chat_template=False)
+    read = CalibrationStats.load(tmp_path / "off")
+    assert (read.domain("d").documents, read.domain("d").duplicates) == (3, 3)
+    assert read.provenance["chat_template"] == "off"
+    assert "chat_template" not in on.provenance
+    # one token a byte: "one" and "two" and "hi\n\na", or the template's words around "hi" and "a"
+    assert off.domain("d").num_tokens() == 3 + 3 + 5 < on.domain("d").num_tokens()
+    with pytest.raises(MismatchError, match="chat_template"):
+        merge([tmp_path / "on", tmp_path / "off"], output=tmp_path / "both")
+    shards = [tmp_path / "0", tmp_path / "1"]
+    for index, file in enumerate(shards):
+        run(tiny("qwen3_moe"), {"d": str(source)}, file, shard=(index, 2))
+    assert merge(shards, output=tmp_path / "both").domain("d").duplicates == 3
+
+
+def test_short_documents_are_a_warning_before_the_model_is_loaded(
+    tiny: Any, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moeprune.observe import load
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(load, "load_causal_lm", stop)
+    for length, said in ((40, "cut to 40 tokens"), (2048, "cut to 512 tokens")):
+        warnings: list[str] = []
+        with pytest.raises(AssertionError, match="loaded"):
+            run(tiny("qwen3_moe"), texts, length=length, on_warning=warnings.append)
+        assert len(warnings) == 1 and said in warnings[0]  # the model has 512 positions
 
 
 def test_shards_merge_into_the_whole(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
@@ -207,6 +256,8 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
     (strange / "config.json").write_text(json.dumps({**config, "dtype": "float99"}))
     (dense / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
     d = {"d": good}
+    table = folder / "table.parquet"
+    table.write_bytes(b"PAR1")
     return {
         "mode": (UsageError, "--mode decode is not in this version", {"mode": "decode"}),
         "no folder": (OutputError, "cannot write", {"output": folder / "none" / "s"}),
@@ -239,8 +290,15 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "empty domain": (DomainError, "holds no document", {"d": str(folder / "empty.jsonl")}),
         "bad line": (DomainError, "bad.jsonl, line 2", {"d": str(folder / "bad.jsonl")}),
         "no file": (DomainError, "does not exist", {"d": str(folder / "no.txt")}),
-        "parquet": (UsageError, "Convert it", {"d": "x.parquet"}),
-        "hub": (UsageError, "Save the dataset", {"d": "hf:a/b:train:text"}),
+        "parquet": (DomainError, "x.parquet does not exist", {"d": "x.parquet"}),
+        "output is a table": (
+            OutputError,
+            "would be lost",
+            {"output": table, "d": f"{table}:text", "overwrite": True},
+        ),
+        "hub": (UsageError, "--samples N", {"d": "hf:a/b:train:text"}),
+        "recipe": (DomainError, "no.toml does not exist", {"recipe": "no.toml", "domains": None}),
+        "recipe and domains": (UsageError, "give one of them", {"recipe": "six-domains.toml"}),
         "builtin": (UsageError, "Did you mean 'math'", {"d": "builtin:mat"}),
         "no source": (UsageError, "is not NAME=SOURCE", {"domains": ["math"]}),
         "twice": (DomainError, "given twice", {"domains": [f"a={good}", f"a={good}"]}),

@@ -1,0 +1,149 @@
+"""Documents from tables: a parquet file, or a dataset of the Hub, read as a stream."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from moeprune.errors import DomainError, UsageError
+from moeprune.observe.quiet import foreign_errors
+from moeprune.observe.rows import Distinct, Document, Source, column_text, row_has_text, source_of
+
+HUB = "hf:"
+
+# A stream is shuffled by drawing from this many rows that were read ahead.
+SHUFFLED = 10_000
+
+_PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<columns>[^:/\\]+))?", re.DOTALL)
+_HUB = re.compile(
+    r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^:/]+))?:(?P<split>[^:]+)(?::(?P<columns>[^:]+))?"
+)
+
+
+def parquet_path(source: str) -> Path | None:
+    """The file that ``FILE.parquet`` or ``FILE.parquet:COLUMN`` names; None: it names none."""
+    found = _PARQUET.fullmatch(source)
+    return Path(found["path"]) if found and not source.startswith(HUB) else None
+
+
+def read_parquet(source: str) -> Source:
+    """Read ``FILE.parquet`` or ``FILE.parquet:COLUMN``; see :func:`column_text` for columns.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+        DomainError: the file is missing, is no parquet, lacks the column, or holds no text.
+    """
+    found = _PARQUET.fullmatch(source)
+    assert found is not None
+    path, columns = Path(found["path"]), found["columns"]
+    if not path.is_file():
+        raise DomainError(f"{path} does not exist; name a .parquet file.")
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise UsageError(_needs(source, "pyarrow")) from None
+    name = path.name if columns is None else f"{path.name}:{columns}"
+    with (
+        foreign_errors(f"{path} cannot be read as parquet", "Write it again.", error=DomainError),
+        pyarrow.parquet.ParquetFile(path) as file,
+    ):
+        wanted = _wanted(file.schema_arrow.names, columns, path)
+        return source_of(name, _parquet_rows(file, wanted, columns, path), path)
+
+
+def _wanted(have: list[str], columns: str | None, path: Path) -> list[str]:
+    """The columns to read, so that a file's other columns cost nothing."""
+    if columns is None:
+        wanted = [name for name in have if name in ("text", "messages", "prompt", "completion")]
+        missing = [] if row_has_text(wanted) else ["text", "messages"]
+    else:
+        wanted = columns.split("+")
+        missing = [name for name in wanted if name not in have][:1]
+    if missing:
+        what = " or ".join(map(repr, missing))
+        raise DomainError(
+            f"{path} has no column {what}; it has {', '.join(have)}. "
+            f"Name one of them: {path.name}:COLUMN."
+        )
+    return wanted
+
+
+def _parquet_rows(
+    file: Any, wanted: list[str], columns: str | None, path: Path
+) -> Iterator[Document]:
+    number = 0
+    for batch in file.iter_batches(batch_size=1024, columns=wanted):
+        for row in batch.to_pylist():
+            number += 1
+            where = f"{path}, row {number}"
+            yield Document(text=column_text(row, columns, where), where=where)
+
+
+def read_hub(source: str, *, samples: int | None, seed: int, skip: int = 0) -> Source:
+    """Read ``hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN]`` as a stream, as far as it is needed.
+
+    The stream is shuffled by ``seed`` with a buffer of ``SHUFFLED`` rows; of its documents that are
+    neither blank nor equal to an earlier one, the first ``skip`` are left out and the next
+    ``samples`` taken. Code of the repository is never run.
+
+    Raises:
+        UsageError: ``datasets`` is not installed, ``samples`` is missing, or the source is
+            misspelt.
+        DomainError: the dataset cannot be read, lacks the column, or holds no text.
+    """
+    found = _HUB.fullmatch(source)
+    if found is None:
+        raise UsageError(f"{source!r} is not hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN].")
+    if samples is None:
+        raise UsageError(
+            f"{source} is read as a stream, which may be very long. Say how many documents to "
+            "take: --samples N."
+        )
+    try:
+        import datasets
+    except ImportError:
+        raise UsageError(_needs(source, "datasets")) from None
+    distinct = Distinct()
+    kept: list[Document] = []
+    problem = foreign_errors(
+        f"{source} cannot be read from the Hub",
+        "Check its name, configuration and split, and the network.",
+        error=DomainError,
+    )
+    with _silent(datasets), problem:
+        stream = datasets.load_dataset(
+            found["repo"], found["config"], split=found["split"], streaming=True
+        )
+        stream = stream.shuffle(seed=seed, buffer_size=SHUFFLED)
+        for number, row in enumerate(stream, start=1):
+            where = f"{source}, row {number} of the shuffled stream"
+            document = Document(text=column_text(row, found["columns"], where), where=where)
+            if distinct.takes(document):
+                kept.append(document)
+            if len(kept) == skip + samples:
+                break
+    if len(kept) <= skip:
+        raise DomainError(f"{source} holds no document after the first {skip}. Take fewer.")
+    return Source(name=source, documents=tuple(kept[skip:]), duplicates=distinct.dropped)
+
+
+@contextlib.contextmanager
+def _silent(datasets: Any) -> Iterator[None]:
+    """No progress bars and no log lines of datasets below an error, inside the block only."""
+    logging = datasets.utils.logging
+    level, bars = logging.get_verbosity(), datasets.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            datasets.enable_progress_bars()
+
+
+def _needs(source: str, library: str) -> str:
+    return f'{source} needs {library}, which is not installed: pip install "moeprune[data]".'

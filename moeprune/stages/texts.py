@@ -1,0 +1,77 @@
+"""The texts of a calibration: named, checked, read, and judged by their length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.sidecars import sidecars_of
+from moeprune.errors import OutputError
+
+if TYPE_CHECKING:
+    from moeprune.observe.domains import Corpus
+
+
+def read_texts(
+    sources: Mapping[str, str],
+    *,
+    config: Mapping[str, Any],
+    length: int,
+    shard: tuple[int, int],
+    on_warning: Callable[[str], None] | None,
+    **how: Any,
+) -> tuple[list[Corpus], int]:
+    """Read every domain.
+
+    Args:
+        sources: name -> source.
+        config: of the model: a document is never longer than it has positions for.
+        length: tokens kept of a document.
+        shard: ``(index, of)``.
+        on_warning: told where documents are too short.
+        how: the other arguments of :func:`moeprune.observe.domains.read_corpus`.
+
+    Returns:
+        A corpus per domain, and the length that was used.
+
+    Raises:
+        MoePruneError: a domain or an option does not serve.
+    """
+    from moeprune.observe.domains import read_corpus
+    from moeprune.observe.short import length_warning
+
+    length = min(length, _positions(config) or length)
+    corpora = [
+        read_corpus(name, source, length=length, **how).take_shard(*shard)
+        for name, source in sources.items()
+    ]
+    if on_warning is not None and (warning := length_warning(corpora, length)):
+        on_warning(warning)
+    return corpora, length
+
+
+def check_not_read(output: Path, index: CheckpointIndex, sources: Iterable[str]) -> None:
+    """Fail where the stats would take the place of the model or of a text.
+
+    Raises:
+        OutputError: they would.
+    """
+    from moeprune.observe.sources import source_path
+
+    model = (*index.files, index.index_file, *sidecars_of(index, replaced=()).copied)
+    inputs = [*(index.path / name for name in model if name), *map(source_path, sources)]
+    if output.resolve() in {path.resolve() for path in inputs if path is not None}:
+        raise OutputError(
+            f"cannot write {output}: it is read here, and would be lost. Name another file."
+        )
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Positions the model was made for, where its config states them."""
+    for part in (config.get("text_config"), config):
+        stated = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
+        if isinstance(stated, int) and stated > 0:  # -1 is a way to say that there is no limit
+            return int(stated)
+    return None
