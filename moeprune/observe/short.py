@@ -25,7 +25,10 @@ def length_warning(corpora: Sequence[Corpus], length: int) -> str | None:
         length: tokens kept of a document.
     """
     if length < SETTLED:
-        return f"documents are cut to {length} tokens; {_FINDING}. Give a larger --length."
+        return (
+            f"documents are cut to {length} tokens; {_FINDING}. "
+            "A larger --length serves better, where the model has positions for it."
+        )
     # Half of them, not one: in any real text some documents are short.
     medians = {
         corpus.name: int(np.median([ids.size for ids in corpus.documents]))
