@@ -61,9 +61,11 @@ def from_keep(room: Room, keep: int, allocation: str) -> list[int]:
     if type(keep) is not int or keep < 1:
         raise UsageError(f"--keep {keep} is not a count of experts.")
     if keep < limit.min_keep:
+        least = max(limit.min_keep, *(room.floors[row] for row in room.free))
+        works = least <= min(sizes(room)) and least < max(sizes(room))
         raise UsageError(
             f"--keep {keep} is too few: {facts.name} must keep {why(facts, limit)}. "
-            f"Use --keep {limit.min_keep} or more."
+            + (f"Use --keep {least} or more." if works else "Use --ratio.")
         )
     total = sum(sizes(room))
     leaves_none = keep * len(room.free) >= total
@@ -83,9 +85,9 @@ def from_keep(room: Room, keep: int, allocation: str) -> list[int]:
     narrow = min(sizes(room))
     if keep > narrow:
         layer = facts.layer_ids[room.free[sizes(room).index(narrow)]]
-        raise UsageError(
-            f"--keep {keep}: layer {layer} has only {narrow} experts. Use --keep {narrow} or fewer."
-        )
+        fits = narrow - narrow % limit.unit
+        way = f"--keep {fits} or fewer" if fits >= limit.min_keep else "--ratio"
+        raise UsageError(f"--keep {keep}: layer {layer} has only {narrow} experts. Use {way}.")
     if keep % limit.unit and any(count != keep for count in sizes(room)):
         raise UsageError(
             f"--keep {keep} is not a multiple of {limit.unit} ({unit_why(facts, limit)}). "
@@ -142,7 +144,7 @@ def from_ratio(room: Room, ratio: float, allocation: str) -> list[int]:
         useful = largest is not None and sum(leaving(Fraction(largest))) >= least
         ways = [f"--ratio {largest} or less"] if useful else []
         floor = max(room.floors[row] for row in room.free)
-        if floor <= min(sizes(room)):
+        if floor <= min(sizes(room)) and floor < max(sizes(room)):
             ways.append(f"--keep {floor} or more")
         reason = f"{facts.name} must keep {why(facts, limit)}"
         tight = None if allocation == "global" else _tightest(room, leave)

@@ -130,7 +130,13 @@ def _uniform(room: Room, need: int, max_bytes: int) -> list[int]:
     allowed = shares[: bisect_left(shares, True, key=over)]
     enough = bisect_left(allowed, need, key=freed)
     if enough == len(allowed):
-        raise _none_fits(room, freed(allowed[-1]) if allowed else 0, max_bytes, need)
+        most = freed(allowed[-1]) if allowed else 0
+        if not most:
+            raise UsageError(
+                f"--max-bytes {max_bytes} cannot be met: no ratio fits every layer. Use "
+                "--allocation global, or --keep-layers for those that can lose none."
+            )
+        raise _none_fits(room, most, max_bytes, need)
     return uniform_leaving(room, allowed[enough])
 
 

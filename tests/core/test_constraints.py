@@ -169,3 +169,23 @@ def test_units_hold_for_a_count_of_its_own():
 
 def test_ranges_of_ids():
     assert id_ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+
+
+@pytest.mark.parametrize(
+    ("experts", "protected", "asked", "way"),
+    [
+        ((4, 4), ((0, 1, 2, 3), ()), {"ratio": 0.5}, "Use --allocation global."),
+        ((6, 8), ((0, 1, 2), ()), {"keep": 1}, "Use --keep 3 or more."),
+        ((6, 6), ((), (0, 1, 2, 3, 4, 5)), {"keep": 1}, "Use --ratio."),
+        ((5, 8), (), {"keep": 6, "multiple_of": 3}, "Use --keep 3 or fewer."),
+        ((5, 8), (), {"keep": 7, "multiple_of": 6}, "Use --ratio."),
+    ],
+)
+def test_the_way_out_leads_out(experts, protected, asked, way):
+    model = facts(experts, top_k=2)
+    limits = Constraints.of(model, protected=[protected] if protected else [])
+    with pytest.raises(UsageError, match=re.escape(way)):
+        of(model, limits, **asked)
+    count = re.search(r"--keep (\d+)", way)
+    if count:
+        assert of(model, limits, **{**asked, "keep": int(count[1])}).remove_total

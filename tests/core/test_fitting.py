@@ -181,7 +181,7 @@ def test_refusals(asked, says, allocation):
             allocation=allocation,
             multiple_of=1,
             constraints=Constraints(),
-            choose=lambda budget: keep_highest(np.zeros((2, 8)), budget),
+            choose=lambda budget: keep_highest(np.zeros((2, 4)), budget),
         )
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -198,3 +198,17 @@ def test_a_count_of_its_own_may_be_enough():
         choose=lambda budget: pytest.fail("not needed"),
     )
     assert budget.max_remove == (0, 4)
+
+
+def test_no_ratio_fits_where_one_layer_can_lose_none():
+    model = facts([4, 4], top_k=2)
+    whole = Constraints.of(model, protected=[((0, 1, 2, 3), ())])
+    with pytest.raises(UsageError, match="no ratio fits every layer"):
+        fitting_budget(
+            model,
+            model.total_bytes - 250,
+            allocation="uniform",
+            multiple_of=1,
+            constraints=whole,
+            choose=lambda budget: keep_highest(np.zeros((2, 4)), budget),
+        )
