@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.errors import CheckpointError, DomainError
+from moeprune.observe.beginnings import first_ids
 from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.rows import Document
 
@@ -53,9 +54,9 @@ def encode(document: Document, *, tokenizer: Any, length: int, chat_template: bo
         DomainError: a chat, and the tokenizer has no chat template or the template refuses it.
     """
     if isinstance(document.text, str):
-        return _ids(document.text, document.where, tokenizer, special=True)[:length]
+        return _first(document.text, document.where, tokenizer, length, special=True)
     if not chat_template:
-        return _ids(_plain(document), document.where, tokenizer, special=True)[:length]
+        return _first(_plain(document), document.where, tokenizer, length, special=True)
     if getattr(tokenizer, "chat_template", None) is None:
         raise DomainError(
             f"{document.where} holds 'messages', but the tokenizer has no chat template. "
@@ -68,7 +69,7 @@ def encode(document: Document, *, tokenizer: Any, length: int, chat_template: bo
         also=(ArithmeticError,),
     ):
         text = tokenizer.apply_chat_template(list(document.text), tokenize=False)
-    return _ids(text, document.where, tokenizer, special=False)[:length]
+    return _first(text, document.where, tokenizer, length, special=False)
 
 
 def _plain(document: Document) -> str:
@@ -103,6 +104,13 @@ def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[I
     room = max(1, length - begin.size)
     pieces = [ids[start : start + room] for start in range(0, ids.size, room)]
     return [np.concatenate([begin, piece])[-length:] for piece in pieces]
+
+
+def _first(text: str, where: str, tokenizer: Any, length: int, *, special: bool) -> Ids:
+    def ids_of(part: str) -> Ids:
+        return _ids(part, where, tokenizer, special=special)
+
+    return first_ids(text, length, tokenizer=tokenizer, ids_of=ids_of)
 
 
 def _ids(text: str, where: str, tokenizer: Any, *, special: bool) -> Ids:
