@@ -12,7 +12,7 @@ _OPTIONS = (
         "--search-text",
         multiple=True,
         metavar="NAME=SOURCE",
-        help="Text to judge plans by, builtin:NAME, .jsonl or .txt; repeat for more "
+        help="Text to judge plans by, from any source that calibrate takes; repeat for more "
         "domains. Documents that calibration used are left out. [default: what calibration left "
         "of the built-in domains]",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +123,7 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
         if row_has_text(row) and not row_has_text(present):
             return ""
         return _without_missing(row_text(present, where))
-    names = columns.split("+")
+    names = columns_of(columns, row)
     for name in names:
         if name not in row:
             raise DomainError(
@@ -133,6 +133,11 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
         return _without_missing(_messages(row, columns, where))
     texts = ["" if row[name] is None else _string(row, name, where) for name in names]
     return "\n\n".join(text for text in texts if text)
+
+
+def columns_of(columns: str, have: Container[str]) -> list[str]:
+    """``A+B`` as its two names, unless a column is called so."""
+    return [columns] if columns in have else columns.split("+")
 
 
 def row_has_text(row: Iterable[str]) -> bool:

@@ -10,7 +10,15 @@ from typing import Any
 
 from moeprune.errors import DomainError, UsageError
 from moeprune.observe.quiet import foreign_errors
-from moeprune.observe.rows import Distinct, Document, Source, column_text, row_has_text, source_of
+from moeprune.observe.rows import (
+    Distinct,
+    Document,
+    Source,
+    column_text,
+    columns_of,
+    row_has_text,
+    source_of,
+)
 
 HUB = "hf:"
 
@@ -40,7 +48,7 @@ def read_parquet(source: str) -> Source:
     assert found is not None
     path, columns = Path(found["path"]), found["columns"]
     if not path.is_file():
-        raise DomainError(f"{path} does not exist; name a .parquet file.")
+        raise DomainError(f"{path} is no file; name a .parquet file.")
     try:
         import pyarrow.parquet
     except ImportError:
@@ -60,7 +68,7 @@ def _wanted(have: list[str], columns: str | None, path: Path) -> list[str]:
         wanted = [name for name in have if name in ("text", "messages", "prompt", "completion")]
         missing = [] if row_has_text(wanted) else ["text", "messages"]
     else:
-        wanted = columns.split("+")
+        wanted = columns_of(columns, have)
         missing = [name for name in wanted if name not in have][:1]
     if missing:
         what = " or ".join(map(repr, missing))

@@ -290,7 +290,7 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "empty domain": (DomainError, "holds no document", {"d": str(folder / "empty.jsonl")}),
         "bad line": (DomainError, "bad.jsonl, line 2", {"d": str(folder / "bad.jsonl")}),
         "no file": (DomainError, "does not exist", {"d": str(folder / "no.txt")}),
-        "parquet": (DomainError, "x.parquet does not exist", {"d": "x.parquet"}),
+        "parquet": (DomainError, "x.parquet is no file", {"d": "x.parquet"}),
         "output is a table": (
             OutputError,
             "would be lost",

@@ -60,7 +60,9 @@ def test_columns_are_named_after_the_file(tmp_path: Path) -> None:
         question=["1+1?", "2+2?", None, "a?"],
         answer=["two", "four", "what", None],
         chat=[*CHATS, None, []],
+        **{"a+b": ["x", "y", "z", "x"]},
     )
+    assert texts(f"{path}:a+b") == ["x", "y", "z"]
     assert texts(f"{path}:question") == ["1+1?", "2+2?", "a?"]
     assert texts(f"{path}:question+answer") == ["1+1?\n\ntwo", "2+2?\n\nfour", "what", "a?"]
     assert texts(f"{path}:chat") == [tuple(chat) for chat in CHATS]
@@ -79,14 +81,17 @@ def test_missing_values_are_no_documents(tmp_path: Path) -> None:
 
 def test_tables_that_do_not_serve_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", prompt=["a"], number=[3])
+    folder = tmp_path / "folder.parquet"
+    folder.mkdir()
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 but no more")
     cases = {
         path: r"has no column 'text' or 'messages'; it has prompt, number\. Name one of them",
         f"{path}:prompt+text": r"has no column 'text'; it has prompt, number",
         f"{path}:number": r"row 1: 'number' is a int; it must be a string",
-        f"{tmp_path}/none.parquet": r"none\.parquet does not exist",
+        f"{tmp_path}/none.parquet": r"none\.parquet is no file",
         f"{tmp_path}/bad.parquet": r"bad\.parquet cannot be read as parquet",
         str(tmp_path): r"is not a source of text",
+        f"{folder}": r"folder\.parquet is no file",
     }
     for source, message in cases.items():
         with pytest.raises(MoePruneError, match=message) as caught:
