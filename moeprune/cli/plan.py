@@ -39,7 +39,7 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
 )
 @click.argument("stats", type=click.Path(path_type=Path), metavar="STATS")
 @output_option("the plan (plan.json)")
-@click.option("--method", default="mesa", show_default=True, help="One of the methods above.")
+@click.option("--method", default="auto", show_default=True, help="One of the methods above.")
 @click.option(
     "--ratio",
     "ratios",

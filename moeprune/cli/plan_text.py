@@ -111,10 +111,18 @@ def _search(plan: PrunePlan) -> list[str]:
         return []
     search = plan.details["search"]
     fitness = search["fitness"]
-    return [
+    lines = [
         f"search: fitness {fitness['best']:.4f}, of the uniform plan {fitness['uniform']:.4f}; "
         f"{search['generations']} generations, {search['candidates']:,} plans"
     ]
+    fell = [
+        f"{name} {esap['uniform']:.4f} to {esap['best']:.4f}"
+        for name, esap in search.get("domains", {}).items()
+        if esap["best"] < esap["uniform"]
+    ]
+    if fell:
+        lines.append(f"  below the uniform plan: {', '.join(fell)} (see --objective worst-domain)")
+    return lines
 
 
 def _losses(plan: PrunePlan) -> list[list[str]]:

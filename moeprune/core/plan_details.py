@@ -36,7 +36,9 @@ def check_details(details: Mapping[str, Any], domains: Iterable[str], path: obje
     if "search" in details:
         search = _entries(details["search"], "search", path)
         fitness = _entries(search.get("fitness"), "search.fitness", path)
-        good = all(_share(fitness.get(name)) for name in ("best", "uniform"))
+        domains = _entries(search.get("domains", {}), "search.domains", path)
+        each = [_entries(esap, "search.domains", path) for esap in domains.values()]
+        good = all(_share(of.get(name)) for of in (fitness, *each) for name in ("best", "uniform"))
         numbers = ("generations", "candidates", "evaluations")
         if not (good and all(_count(search.get(name)) for name in numbers)):
             raise _malformed("search", path)

@@ -35,7 +35,7 @@ def plan(
     stats: str | Path | CalibrationStats,
     *,
     output: str | Path | None = None,
-    method: str = "mesa",
+    method: str = AUTO,
     ratio: float | None = None,
     keep: int | None = None,
     max_bytes: str | int | None = None,

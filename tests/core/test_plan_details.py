@@ -25,6 +25,10 @@ def body():
         "generations": 50,
         "candidates": 1404,
         "evaluations": 1290,
+        "domains": {
+            "math": {"best": 0.9, "uniform": 0.4},
+            "code": {"best": 0.6, "uniform": 0.6125},
+        },
     }
     return made
 
@@ -39,7 +43,8 @@ def test_as_written(body, tmp_path):
     assert plan.details == body["details"]
     assert "by its signal reap" in plan_text(plan, "end")
     assert (
-        "search: fitness 0.7500, of the uniform plan 0.5000; 50 generations, 1,404 plans"
+        "search: fitness 0.7500, of the uniform plan 0.5000; 50 generations, 1,404 plans\n"
+        "  below the uniform plan: code 0.6125 to 0.6000 (see --objective worst-domain)"
     ) in plan_text(plan, "end")
 
 
@@ -77,6 +82,9 @@ EDITS = [
     (("search", "fitness", "uniform"), None),
     (("search", "candidates"), -1),
     (("search", "evaluations"), "1290"),
+    (("search", "domains"), []),
+    (("search", "domains", "math"), 0.5),
+    (("search", "domains", "math", "best"), None),
 ]
 
 

@@ -165,7 +165,7 @@ def test_size(stats):
 
 
 def test_options_say_what_was_asked(stats):
-    assert moeprune.plan(stats, ratio=0.25).options == {
+    assert moeprune.plan(stats, method="mesa", ratio=0.25).options == {
         "ratio": 0.25,
         "multiple_of": 1,
         "steps": 20,
@@ -194,15 +194,16 @@ def test_random_follows_its_seed(stats):
 
 def test_mesa_warns_outside_its_regime():
     standard = synthetic.stats(MODEL, seed=1, skew=3.0)
-    assert moeprune.plan(standard, ratio=0.25).routing["regime"] == "standard"
-    warnings = moeprune.plan(standard, ratio=0.25).warnings
+    mesa = moeprune.plan(standard, method="mesa", ratio=0.25)
+    assert mesa.routing["regime"] == "standard"
+    warnings = mesa.warnings
     assert any("--method reap" in warning for warning in warnings)
     assert not any(
         "mesa" in warning for warning in moeprune.plan(standard, method="reap", ratio=0.25).warnings
     )
     for domain in standard.domains:
         domain.arrays["entropy_sum"][:] = domain.arrays["tokens"] * 2.9
-    flat = moeprune.plan(standard, ratio=0.25)
+    flat = moeprune.plan(standard, method="mesa", ratio=0.25)
     assert flat.routing["regime"] == "over-dispersed"
     assert not any("mesa" in warning for warning in flat.warnings)
 

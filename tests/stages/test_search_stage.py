@@ -209,7 +209,7 @@ def test_refusals(setup, tmp_path):
     with pytest.raises(UsageError, match="--top-p does not go with --method reap"):
         moeprune.plan(stats, method="reap", ratio=0.4, top_p=0.9)
     with pytest.raises(UsageError, match="--model does not go with --method mesa"):
-        moeprune.plan(stats, ratio=0.4, model=model)
+        moeprune.plan(stats, method="mesa", ratio=0.4, model=model)
     with pytest.raises(UsageError, match="--steps 3 does not go with --method evoesap"):
         made(setup, steps=3)
     with pytest.raises(UsageError, match="no objective named 'median'"):
