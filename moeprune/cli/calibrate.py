@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from moeprune.cli.decode_options import decode_options
 from moeprune.cli.options import (
     device_option,
     dtype_option,
@@ -39,10 +40,11 @@ from moeprune.cli.progress import progress
 )
 @click.option(
     "--mode",
-    type=click.Choice(["prefill"]),
+    type=click.Choice(["prefill", "decode"]),
     default="prefill",
     show_default=True,
-    help="prefill: one forward pass over the texts.",
+    help="prefill: one forward pass over the texts. decode: the model goes on after each prompt, "
+    "and only the tokens that it decodes are measured.",
 )
 @click.option(
     "--samples",
@@ -55,7 +57,8 @@ from moeprune.cli.progress import progress
     type=click.IntRange(min=1),
     default=2048,
     show_default=True,
-    help="Tokens kept of a document; never more than the model has positions for. Below 1024, "
+    help="Tokens kept of a document, or (decode) that a prompt may have; never more than the model "
+    "has positions for. Below 1024, "
     "what is measured is unstable.",
 )
 @click.option(
@@ -66,6 +69,7 @@ from moeprune.cli.progress import progress
     help="Tokens in one forward pass, padding included.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Choice of documents.")
+@decode_options
 @click.option(
     "--chat-template",
     type=click.Choice(["on", "off"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moeprune.core.completions import completion_warnings, completions_of
 from moeprune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def stats_json(stats: CalibrationStats, path: Path) -> dict[str, Any]:
             }
             for domain in stats.domains
         },
+        **_completions_json(stats.provenance),
     }
 
 
@@ -70,8 +72,49 @@ def stats_text(stats: CalibrationStats, path: Path) -> str:
     rows += [[d.name, _documents(d), f"{d.num_tokens():,}"] for d in stats.domains]
     return (
         f"{model.name}: {model.model_type}, {model.num_layers} MoE layers x {model.width} experts, "
-        f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}written to {path}"
+        f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}"
+        f"{_completions_text(stats.provenance)}written to {path}"
     )
+
+
+def _completions_json(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Lengths of what the model wrote; nothing of stats made in prefill."""
+    found = completions_of(provenance)
+    if not found:
+        return {}
+    return {
+        "completions": {
+            name: {
+                "number": one.number,
+                "p50": one.percentile(50),
+                "p99": one.percentile(99),
+                "max": one.percentile(100),
+                "cut": one.cut,
+                "cut_share": one.cut_share,
+            }
+            for name, one in found.items()
+        },
+        "warnings": list(completion_warnings(provenance)),
+    }
+
+
+def _completions_text(provenance: Mapping[str, Any]) -> str:
+    """The same for people."""
+    found = completions_of(provenance)
+    if not found:
+        return ""
+    rows = [["completions, tokens", "number", "p50", "p99", "max", "cut"]]
+    rows += [
+        [
+            name,
+            f"{one.number:,}",
+            *(f"{one.percentile(percent):,}" for percent in (50, 99, 100)),
+            f"{one.cut_share:.1%}",
+        ]
+        for name, one in found.items()
+    ]
+    lines = [table(rows), *(f"warning: {line}" for line in completion_warnings(provenance))]
+    return "\n".join(lines) + "\n"
 
 
 def _duplicates(stats: CalibrationStats) -> str:

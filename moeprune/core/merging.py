@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from moeprune.core.completions import Completions, completions_of
 from moeprune.core.stats import FIELDS, MAXIMA, CalibrationStats, DomainStats
 from moeprune.errors import MismatchError, StatsError, UsageError
 
 # Of one model the kinds of attention are the same, but older stats do not state them.
-_MAY_DIFFER = frozenset({"versions", "attention"})
+_MAY_DIFFER = frozenset({"versions", "attention", "completions"})
 
 
 def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
@@ -34,7 +36,9 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
                 f"stats of two models: {first.model.name} ({first.model.fingerprint[:12]}) and "
                 f"{other.model.name} ({other.model.fingerprint[:12]}). Merge stats of one model."
             )
-        for key in sorted(set(first.provenance) | set(other.provenance)):
+        keys = set(first.provenance) | set(other.provenance)
+        # The mode first: stats of another mode also differ in what only that mode states.
+        for key in sorted(keys, key=lambda key: (key != "mode", key)):
             mine, theirs = first.provenance.get(key), other.provenance.get(key)
             if mine != theirs and key not in _MAY_DIFFER:
                 raise MismatchError(
@@ -46,7 +50,19 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
         _merge_domain([d for part in parts for d in part.domains if d.name == name])
         for name in names
     )
-    return replace(first, domains=merged)
+    return replace(first, domains=merged, provenance=_provenance(parts))
+
+
+def _provenance(parts: Sequence[CalibrationStats]) -> dict[str, Any]:
+    """The first's, but completions of all."""
+    provenance = dict(parts[0].provenance)
+    added: dict[str, Completions] = {}
+    for part in parts:
+        for name, found in completions_of(part.provenance).items():
+            added[name] = added[name].plus(found) if name in added else found
+    if added:
+        provenance["completions"] = {name: found.to_json() for name, found in added.items()}
+    return provenance
 
 
 def _merge_domain(parts: Sequence[DomainStats]) -> DomainStats:

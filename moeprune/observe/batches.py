@@ -30,6 +30,8 @@ class Batch:
         mask_BS: int64, 1 = a token, 0 = padding.
         positions_BS: int64, 0.. from each document's first token.
         fold_BS: int64 fold of the document, −1 in the padding.
+        counted_BS: whether the token is counted; the others are read, so that they are seen, no
+            more.
         number_B: int64 number of each document in its domain.
     """
 
@@ -37,6 +39,7 @@ class Batch:
     mask_BS: NDArray[np.int64]
     positions_BS: NDArray[np.int64]
     fold_BS: NDArray[np.int64]
+    counted_BS: NDArray[np.bool_]
     number_B: NDArray[np.int64]
 
     @property
@@ -84,6 +87,7 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
     mask_BS = np.zeros_like(ids_BS)
     positions_BS = np.zeros_like(ids_BS)
     fold_BS = np.full_like(ids_BS, -1)
+    counted_BS = np.zeros(ids_BS.shape, np.bool_)
     for line, (row, ids) in enumerate(zip(rows, documents, strict=True)):
         first = 0 if padding_side == "right" else width - ids.size
         place = slice(first, first + ids.size)
@@ -91,10 +95,13 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
         mask_BS[line, place] = 1
         positions_BS[line, place] = np.arange(ids.size)
         fold_BS[line, place] = corpus.numbers[row] % FOLDS
+        start = corpus.starts[row] if corpus.starts else 0
+        counted_BS[line, first + start : first + ids.size] = True
     return Batch(
         ids_BS=ids_BS,
         mask_BS=mask_BS,
         positions_BS=positions_BS,
         fold_BS=fold_BS,
+        counted_BS=counted_BS,
         number_B=np.array([corpus.numbers[row] for row in rows], np.int64),
     )

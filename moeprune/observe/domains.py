@@ -39,6 +39,8 @@ class Corpus:
         documents: int32 token ids of each document, none empty.
         shard: ``(index, of)``.
         duplicates: documents of the source that were left out, being equal to an earlier one.
+        starts: place of the first token of each document that is counted, the ones before it being
+            read only; empty: every token is counted.
     """
 
     name: str
@@ -49,28 +51,44 @@ class Corpus:
     documents: tuple[Ids, ...]
     shard: tuple[int, int] = (0, 1)
     duplicates: int = 0
+    starts: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the documents it holds."""
         return sum(ids.size for ids in self.documents)
 
+    @property
+    def num_counted(self) -> int:
+        """Tokens that are counted, of the documents it holds."""
+        return self.num_tokens - sum(self.starts)
+
     def cut(self, length: int) -> Corpus:
         """The same documents, of which only the first ``length`` tokens are used."""
         documents = tuple(ids[:length] for ids in self.documents)
-        return replace(self, documents=documents, sha256=_sha256(documents))
+        return replace(self, documents=documents, sha256=sha256_of(documents))
 
     def take_shard(self, index: int, of: int) -> Corpus:
         """The documents whose number is ``index`` modulo ``of``; they keep their numbers."""
-        if of < 1 or not 0 <= index < of:
-            raise UsageError(f"shard {index}/{of} does not exist; of 4 shards, name 0/4 to 3/4.")
+        check_shard(index, of)
         mine = [row for row, number in enumerate(self.numbers) if number % of == index]
         return replace(
             self,
             numbers=tuple(self.numbers[row] for row in mine),
             documents=tuple(self.documents[row] for row in mine),
             shard=(index, of),
+            starts=tuple(self.starts[row] for row in mine if self.starts),
         )
+
+
+def check_shard(index: int, of: int) -> None:
+    """Check that there is such a shard.
+
+    Raises:
+        UsageError: there is not.
+    """
+    if of < 1 or not 0 <= index < of:
+        raise UsageError(f"shard {index}/{of} does not exist; of 4 shards, name 0/4 to 3/4.")
 
 
 def parse_domain(text: str) -> tuple[str, str]:
@@ -149,18 +167,15 @@ def read_corpus(
         DomainError: no document, or no token in any of them.
         UsageError: ``length`` or ``samples`` below 1, or ``seed`` out of range.
     """
-    if length < 1 or (samples is not None and samples < 1):
-        raise UsageError(f"--length {length} and --samples {samples} must be at least 1.")
-    if not 0 <= seed < _SEEDS:
-        raise UsageError(f"--seed {seed} is out of range; use 0 to {_SEEDS - 1}.")
+    check_draw(length=length, samples=samples, seed=seed)
     read = read_source(source, samples=samples, seed=seed, skip=skip)
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
-        documents = [pieces[row] for row in _drawn(len(pieces), samples, seed, skip)]
+        documents = [pieces[row] for row in drawn(len(pieces), samples, seed, skip)]
     else:
         if streamed(source):  # the stream was drawn from while it was read
             samples, skip = None, 0
-        chosen = [read.documents[row] for row in _drawn(len(read.documents), samples, seed, skip)]
+        chosen = [read.documents[row] for row in drawn(len(read.documents), samples, seed, skip)]
         how = {"tokenizer": tokenizer, "length": length, "chat_template": chat_template}
         documents = _encoded(chosen, **how)
     if not documents:
@@ -170,24 +185,37 @@ def read_corpus(
     return _corpus(name, read, documents)
 
 
+def check_draw(*, length: int, samples: int | None, seed: int) -> None:
+    """Check the numbers by which documents are drawn and cut.
+
+    Raises:
+        UsageError: one is out of range.
+    """
+    if length < 1 or (samples is not None and samples < 1):
+        raise UsageError(f"--length {length} and --samples {samples} must be at least 1.")
+    if not 0 <= seed < _SEEDS:
+        raise UsageError(f"--seed {seed} is out of range; use 0 to {_SEEDS - 1}.")
+
+
 def _encoded(chosen: Sequence[Document], **how: Any) -> list[Ids]:
     encoded = [encode(document, **how) for document in chosen]
     return [ids for ids in encoded if ids.size]
 
 
-def _drawn(available: int, samples: int | None, seed: int, skip: int) -> list[int]:
+def drawn(available: int, samples: int | None, seed: int, skip: int = 0) -> list[int]:
+    """Which of ``available`` documents are taken: at most ``samples``, in their order."""
     if not skip and (samples is None or samples >= available):
         return list(range(available))
     # RandomState, because numpy promises its stream for ever; a Generator's may change.
-    drawn = np.random.RandomState(seed).permutation(available)[skip:][:samples]
-    return sorted(int(row) for row in drawn)
+    taken = np.random.RandomState(seed).permutation(available)[skip:][:samples]
+    return sorted(int(row) for row in taken)
 
 
 def _corpus(name: str, read: Source, documents: Sequence[Ids]) -> Corpus:
     return Corpus(
         name=name,
         source=read.name,
-        sha256=_sha256(documents),
+        sha256=sha256_of(documents),
         total=len(documents),
         numbers=tuple(range(len(documents))),
         documents=tuple(documents),
@@ -195,7 +223,8 @@ def _corpus(name: str, read: Source, documents: Sequence[Ids]) -> Corpus:
     )
 
 
-def _sha256(documents: Iterable[Ids]) -> str:
+def sha256_of(documents: Iterable[Ids]) -> str:
+    """Over the token ids of documents, and where each of them ends."""
     digest = hashlib.sha256()
     for ids in documents:
         digest.update(ids.size.to_bytes(8, "little"))  # so that document borders count too

@@ -1,5 +1,7 @@
 """Forward passes over the documents of a domain, every MoE layer observed.
 
+Where documents have a start of counting, the tokens before it are read and not counted.
+
 A causal model reads a batch in one pass. An observer of models that read otherwise has a ``reader``
 of its own, which takes a model as :func:`one_pass` does.
 """
@@ -99,7 +101,7 @@ def one_pass(model: Any) -> Read:
     decoder = decoder_of(model)
 
     def read(batch: Batch, sums: FoldedSums) -> None:
-        sums.begin(batch.fold_BS)
+        sums.begin(batch.fold_BS, batch.counted_BS)
         decoder(**_inputs(decoder, batch, model.device), use_cache=False)
         sums.end()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from moeprune.errors import DomainError
 
 Messages = tuple[Mapping[str, Any], ...]
+
+_ASKING = ("messages", "prompt", "text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +21,17 @@ class Document:
     Attributes:
         text: the text, or the messages of a chat that the tokenizer's template turns into text.
         where: file and line, for messages about it.
+        whole: it is a prompt to be answered as it stands, not a text that may be cut.
     """
 
     text: str | Messages
     where: str
+    whole: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a chat template makes its text."""
+        return not isinstance(self.text, str)
 
     @property
     def blank(self) -> bool:
@@ -95,15 +104,69 @@ def row_text(row: Any, where: str) -> str | Messages:
     if not isinstance(row, Mapping):
         raise DomainError(f"{where} is a JSON {type(row).__name__}; write one object a line.")
     if "text" in row:
-        return _string(row, "text", where)
+        return row_string(row, "text", where)
     if "messages" in row:
         return _messages(row, "messages", where)
     if "prompt" in row and "completion" in row:
-        return _string(row, "prompt", where) + _string(row, "completion", where)
+        return row_string(row, "prompt", where) + row_string(row, "completion", where)
     keys = ", ".join(sorted(row)) or "no key"
     raise DomainError(
         f"{where} has {keys}; it needs 'text', or 'messages', or 'prompt' and 'completion'."
     )
+
+
+def row_question(row: Any, where: str) -> Document:
+    """A row as a prompt to answer, or a text of which the beginning is one.
+
+    Raises:
+        DomainError: it has none of the keys, or another type under one.
+    """
+    if not isinstance(row, Mapping):
+        raise DomainError(f"{where} is a JSON {type(row).__name__}; write one object a line.")
+    if "messages" in row or "prompt" in row:
+        return Document(text=row_prompt(row, where), where=where, whole=True)
+    if "text" in row:
+        return Document(text=row_string(row, "text", where), where=where)
+    keys = ", ".join(sorted(row)) or "no key"
+    raise DomainError(f"{where} has {keys}; it needs 'messages', or 'prompt', or 'text'.")
+
+
+def row_prompt(row: Mapping[str, Any], where: str) -> str | Messages:
+    """What a row asks: its messages without the answer at their end, or its prompt.
+
+    Raises:
+        DomainError: it is neither, or nobody asks anything.
+    """
+    key = "messages" if "messages" in row else "prompt"
+    if key == "prompt" and not isinstance(row[key], list):
+        return row_string(row, key, where)
+    return _asked(_messages(row, key, where), where)
+
+
+def _asked(messages: Messages, where: str) -> Messages:
+    while messages and messages[-1]["role"] == "assistant":
+        messages = messages[:-1]
+    if not messages:
+        raise DomainError(f"{where} asks nothing; a chat needs a message of a user.")
+    return messages
+
+
+def column_question(row: Mapping[str, Any], columns: str | None, where: str) -> Document:
+    """A table's row as a prompt; see :func:`column_text` and :func:`row_question`.
+
+    Raises:
+        DomainError: there is no such column, or it holds something else.
+    """
+    if columns is None:
+        present = {name: value for name, value in row.items() if value is not None}
+        if not set(_ASKING) & set(present):
+            return Document(text="", where=where)
+        found = row_question(present, where)
+        return replace(found, text=_without_missing(found.text))
+    text = column_text(row, columns, where)
+    if isinstance(text, str):
+        return Document(text=text, where=where)
+    return Document(text=_asked(text, where) if text else text, where=where, whole=True)
 
 
 def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str | Messages:
@@ -131,7 +194,7 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
             )
     if len(names) == 1 and isinstance(row[columns], list):
         return _without_missing(_messages(row, columns, where))
-    texts = ["" if row[name] is None else _string(row, name, where) for name in names]
+    texts = ["" if row[name] is None else row_string(row, name, where) for name in names]
     return "\n\n".join(text for text in texts if text)
 
 
@@ -140,9 +203,11 @@ def columns_of(columns: str, have: Container[str]) -> list[str]:
     return [columns] if columns in have else columns.split("+")
 
 
-def row_has_text(row: Iterable[str]) -> bool:
+def row_has_text(row: Iterable[str], *, prompts: bool = False) -> bool:
     """Whether one of the usual keys is among those of a row."""
     keys = set(row)
+    if prompts:
+        return bool(keys & set(_ASKING))
     return bool(keys & {"text", "messages"}) or {"prompt", "completion"} <= keys
 
 
@@ -162,7 +227,12 @@ def _messages(row: Mapping[str, Any], key: str, where: str) -> Messages:
     return tuple(_encodable(message) for message in messages)
 
 
-def _string(row: Mapping[str, Any], key: str, where: str) -> str:
+def row_string(row: Mapping[str, Any], key: str, where: str) -> str:
+    """The text under a key of a row, fit for a tokenizer.
+
+    Raises:
+        DomainError: it is no text.
+    """
     value = row[key]
     if not isinstance(value, str):
         raise DomainError(f"{where}: {key!r} is a {type(value).__name__}; it must be a string.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from moeprune.artefact import read_json
 from moeprune.errors import DomainError, UsageError
-from moeprune.observe.rows import Document, Source, row_text, source_of
+from moeprune.observe.rows import Document, Source, row_question, row_text, source_of
 from moeprune.observe.tables import HUB, parquet_path, read_hub, read_parquet
 from moeprune.packaged import calibration_folder
 from moeprune.plugins import known
@@ -20,7 +20,14 @@ BUILTIN = "builtin:"
 _ONE_A_LINE = "Write one object a line."
 
 
-def read_source(source: str, *, samples: int | None = None, seed: int = 0, skip: int = 0) -> Source:
+def read_source(
+    source: str,
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    skip: int = 0,
+    prompts: bool = False,
+) -> Source:
     """Read ``builtin:NAME``, a ``.jsonl``, ``.txt`` or ``.parquet`` file, or a dataset of the Hub.
 
     JSONL rows hold ``text``, or ``messages``, or ``prompt`` + ``completion``. A text file's
@@ -32,20 +39,22 @@ def read_source(source: str, *, samples: int | None = None, seed: int = 0, skip:
         samples: documents to take of a stream (``hf:``); other sources are read whole.
         seed: of a stream's shuffle.
         skip: documents of a stream to leave out first.
+        prompts: read what a model is to answer: ``messages`` up to the answer, ``prompt`` (a text
+            or messages) without its completion.
 
     Raises:
         UsageError: an unknown kind of source, or an optional library that is not installed.
         DomainError: the file is missing, malformed or holds no text.
     """
     if source.startswith(BUILTIN):
-        return _builtin(source.removeprefix(BUILTIN))
+        return _builtin(source.removeprefix(BUILTIN))  # plain texts
     if streamed(source):
-        return read_hub(source, samples=samples, seed=seed, skip=skip)
+        return read_hub(source, samples=samples, seed=seed, skip=skip, prompts=prompts)
     if parquet_path(source) is not None:
-        return read_parquet(source)
+        return read_parquet(source, prompts=prompts)
     path = Path(source)
     if path.suffix == ".jsonl":
-        return source_of(path.name, _jsonl(path), path)
+        return source_of(path.name, _jsonl(path, prompts=prompts), path)
     if path.suffix == ".txt":
         return _plain_text(path)
     raise UsageError(
@@ -114,7 +123,27 @@ def _plain_text(path: Path) -> Source:
     return source_of(path.name, documents, path, running=len(parts) == 1)
 
 
-def _jsonl(path: Path) -> list[Document]:
+def split_name(text: str) -> tuple[str | None, Path]:
+    """``NAME=FILE`` or ``FILE``; a file that exists under the whole text is that file."""
+    name, equals, file = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():
+        return None, Path(text)
+    return name.strip(), Path(file)
+
+
+def _jsonl(path: Path, *, prompts: bool = False) -> list[Document]:
+    rows = jsonl_rows(path)
+    if prompts:
+        return [row_question(row, where) for row, where in rows]
+    return [Document(text=row_text(row, where), where=where) for row, where in rows]
+
+
+def jsonl_rows(path: Path) -> list[tuple[Any, str]]:
+    """What stands in each line of a JSONL file, and its place.
+
+    Raises:
+        DomainError: the file is missing or no JSONL.
+    """
     found = []
     # Not splitlines(): JSON strings may hold U+2028 and its like, which are no ends of lines here.
     for number, line in enumerate(_read(path).split("\n"), start=1):
@@ -128,7 +157,7 @@ def _jsonl(path: Path) -> list[Document]:
         except ValueError as problem:  # no JSON, or a number of 5,000 digits
             reason = getattr(problem, "msg", None) or str(problem).partition(";")[0]
             raise DomainError(f"{where} is not JSON ({reason}). {_ONE_A_LINE}") from None
-        found.append(Document(text=row_text(row, where), where=where))
+        found.append((row, where))
     return found
 
 

@@ -53,7 +53,7 @@ class FoldedSums:
 
     Attributes:
         live_T: positions of the batch's tokens in the flattened batch, or None where it has no
-            padding. Observers measure these alone.
+            padding. Observers report these alone; of them, what is counted is chosen here.
     """
 
     def __init__(
@@ -76,17 +76,31 @@ class FoldedSums:
             name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
             for name, (axes, dtype, _) in FIELDS.items()
         }
-        self._fold_T = torch.zeros(0, dtype=torch.int64)
+        self._fold_T = torch.zeros(0, dtype=torch.int64)  # of the counted tokens
+        self._counted_T: Tensor | None = None  # which of the tokens those are; None: all
         self._positions = 0
         self._seen: set[int] = set()
 
-    def begin(self, fold_BS: NDArray[np.int64]) -> None:
-        """Start a batch: the fold of every position, −1 in the padding."""
+    def begin(
+        self, fold_BS: NDArray[np.int64], counted_BS: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Start a batch.
+
+        Args:
+            fold_BS: the fold of every position, −1 in the padding.
+            counted_BS: the tokens to count, padding aside; None: all.
+        """
         flat = torch.from_numpy(fold_BS.reshape(-1))
         self._positions = flat.numel()
         self._fold_T = flat[flat >= 0]
         full = self._fold_T.numel() == flat.numel()
         self.live_T = None if full else torch.nonzero(flat >= 0).reshape(-1)
+        self._counted_T = None
+        if counted_BS is not None:
+            counted_T = torch.from_numpy(counted_BS.reshape(-1))[flat >= 0]
+            if not counted_T.all():
+                self._counted_T = torch.nonzero(counted_T).reshape(-1)
+                self._fold_T = self._fold_T[self._counted_T]
         self._seen = set()
 
     def live(self, values: Tensor, *, row: int) -> Tensor:
@@ -108,7 +122,7 @@ class FoldedSums:
         norms_TK: Tensor,
         gate_norms_TK: Tensor | None = None,
     ) -> None:
-        """Add one layer's view of the batch's tokens.
+        """Add one layer's view of the batch's tokens, those that are not counted too.
 
         Args:
             row: the MoE layer.
@@ -125,6 +139,11 @@ class FoldedSums:
                 f"layer {self._layer_ids[row]}: the router gives {list(logits_TE.shape)}, expected "
                 f"logits {due}; this family needs an observer of its own."
             )
+        if self._counted_T is not None:
+            counted_T = self._counted_T.to(logits_TE.device)
+            logits_TE, ids_TK = logits_TE[counted_T], ids_TK[counted_T]
+            gates_TK, norms_TK = gates_TK[counted_T], norms_TK[counted_T]
+            gate_norms_TK = None if gate_norms_TK is None else gate_norms_TK[counted_T]
         probs_TE = router_probabilities(logits_TE, gating=self._gating)
         prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
         self._add_routers(row, probs_TE)

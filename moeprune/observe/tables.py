@@ -14,6 +14,7 @@ from moeprune.observe.rows import (
     Distinct,
     Document,
     Source,
+    column_question,
     column_text,
     columns_of,
     row_has_text,
@@ -37,7 +38,7 @@ def parquet_path(source: str) -> Path | None:
     return Path(found["path"]) if found and not source.startswith(HUB) else None
 
 
-def read_parquet(source: str) -> Source:
+def read_parquet(source: str, *, prompts: bool = False) -> Source:
     """Read ``FILE.parquet`` or ``FILE.parquet:COLUMN``; see :func:`column_text` for columns.
 
     Raises:
@@ -58,15 +59,23 @@ def read_parquet(source: str) -> Source:
         foreign_errors(f"{path} cannot be read as parquet", "Write it again.", error=DomainError),
         pyarrow.parquet.ParquetFile(path) as file,
     ):
-        wanted = _wanted(file.schema_arrow.names, columns, path)
-        return source_of(name, _parquet_rows(file, wanted, columns, path), path)
+        wanted = _wanted(file.schema_arrow.names, columns, path, prompts=prompts)
+        rows = _parquet_rows(file, wanted, path)
+        documents = (_document(row, columns, where, prompts=prompts) for row, where in rows)
+        return source_of(name, documents, path)
 
 
-def _wanted(have: list[str], columns: str | None, path: Path) -> list[str]:
+def _document(row: Any, columns: str | None, where: str, *, prompts: bool) -> Document:
+    if prompts:
+        return column_question(row, columns, where)
+    return Document(text=column_text(row, columns, where), where=where)
+
+
+def _wanted(have: list[str], columns: str | None, path: Path, *, prompts: bool) -> list[str]:
     """The columns to read, so that a file's other columns cost nothing."""
     if columns is None:
         wanted = [name for name in have if name in ("text", "messages", "prompt", "completion")]
-        missing = [] if row_has_text(wanted) else ["text", "messages"]
+        missing = [] if row_has_text(wanted, prompts=prompts) else ["text", "messages"]
     else:
         wanted = columns_of(columns, have)
         missing = [name for name in wanted if name not in have][:1]
@@ -79,18 +88,17 @@ def _wanted(have: list[str], columns: str | None, path: Path) -> list[str]:
     return wanted
 
 
-def _parquet_rows(
-    file: Any, wanted: list[str], columns: str | None, path: Path
-) -> Iterator[Document]:
+def _parquet_rows(file: Any, wanted: list[str], path: Path) -> Iterator[tuple[Any, str]]:
     number = 0
     for batch in file.iter_batches(batch_size=1024, columns=wanted):
         for row in batch.to_pylist():
             number += 1
-            where = f"{path}, row {number}"
-            yield Document(text=column_text(row, columns, where), where=where)
+            yield row, f"{path}, row {number}"
 
 
-def read_hub(source: str, *, samples: int | None, seed: int, skip: int = 0) -> Source:
+def read_hub(
+    source: str, *, samples: int | None, seed: int, skip: int = 0, prompts: bool = False
+) -> Source:
     """Read ``hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN]`` as a stream, as far as it is needed.
 
     The stream is shuffled by ``seed`` with a buffer of ``SHUFFLED`` rows; of its documents that are
@@ -128,7 +136,7 @@ def read_hub(source: str, *, samples: int | None, seed: int, skip: int = 0) -> S
         stream = stream.shuffle(seed=seed, buffer_size=SHUFFLED)
         for number, row in enumerate(stream, start=1):
             where = f"{source}, row {number} of the shuffled stream"
-            document = Document(text=column_text(row, found["columns"], where), where=where)
+            document = _document(row, found["columns"], where, prompts=prompts)
             if distinct.takes(document):
                 kept.append(document)
             if len(kept) == skip + samples:

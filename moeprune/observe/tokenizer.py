@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.errors import CheckpointError, DomainError
+from moeprune.errors import CheckpointError, DomainError, UsageError
 from moeprune.observe.beginnings import first_ids
 from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.rows import Document
 
 Ids = NDArray[np.int32]
+
+# Names of the switch in chat templates: Qwen, GLM and others; DeepSeek.
+_THINKING = ("enable_thinking", "thinking")
 
 
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
@@ -44,11 +47,25 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def encode(document: Document, *, tokenizer: Any, length: int, chat_template: bool = True) -> Ids:
+def encode(
+    document: Document,
+    *,
+    tokenizer: Any,
+    length: int | None,
+    chat_template: bool = True,
+    template: Mapping[str, Any] | None = None,
+) -> Ids:
     """Token ids of a document, special tokens included, cut to ``length``. (T,) int32.
 
     A chat is rendered with the tokenizer's own template, which writes its special tokens itself;
     without the template it is the messages' texts with a blank line between, read as a plain text.
+
+    Args:
+        document: the text.
+        tokenizer: of the model.
+        length: tokens to keep; None: all.
+        chat_template: render chats with it.
+        template: what else it is told.
 
     Raises:
         DomainError: a chat, and the tokenizer has no chat template or the template refuses it.
@@ -68,7 +85,9 @@ def encode(document: Document, *, tokenizer: Any, length: int, chat_template: bo
         error=DomainError,
         also=(ArithmeticError,),
     ):
-        text = tokenizer.apply_chat_template(list(document.text), tokenize=False)
+        text = tokenizer.apply_chat_template(
+            list(document.text), tokenize=False, **(template or {})
+        )
     return _first(text, document.where, tokenizer, length, special=False)
 
 
@@ -90,6 +109,49 @@ def _plain(document: Document) -> str:
     return "\n\n".join(texts)
 
 
+def encode_plain(text: str, where: str, *, tokenizer: Any) -> Ids:
+    """Token ids of a text that stands in the middle of another: no special tokens around it.
+
+    Raises:
+        DomainError: the tokenizer fails on it.
+    """
+    return _ids(text, where, tokenizer, special=False)
+
+
+def template_switch(tokenizer: Any, thinking: str) -> dict[str, Any]:
+    """What a chat template is told, so that a model starts to answer, and thinks or does not.
+
+    Args:
+        tokenizer: of the model.
+        thinking: ``"on"``, ``"off"`` or ``"default"``: what the template does untold.
+
+    Raises:
+        UsageError: the template has no such switch.
+    """
+    told: dict[str, Any] = {"add_generation_prompt": True}
+    if thinking == "default":
+        return told
+    if getattr(tokenizer, "chat_template", None) is not None:
+        chat = [{"role": "user", "content": "1 + 2 = ?"}]
+        for name in _THINKING:
+            with foreign_errors(
+                "the tokenizer's chat template refuses a message of a user",
+                "Leave --thinking out, and give rows with 'prompt'.",
+                error=UsageError,
+                also=(ArithmeticError,),
+            ):
+                on, off = (
+                    tokenizer.apply_chat_template(chat, tokenize=False, **told, **{name: value})
+                    for value in (True, False)
+                )
+            if on != off:
+                return {**told, name: thinking == "on"}
+    raise UsageError(
+        f"--thinking {thinking}: the tokenizer's chat template has no switch for it "
+        f"({', '.join(_THINKING)}). Leave --thinking out."
+    )
+
+
 def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[Ids]:
     """A running text in consecutive pieces of ``length`` tokens, none of its tokens lost.
 
@@ -106,10 +168,12 @@ def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[I
     return [np.concatenate([begin, piece])[-length:] for piece in pieces]
 
 
-def _first(text: str, where: str, tokenizer: Any, length: int, *, special: bool) -> Ids:
+def _first(text: str, where: str, tokenizer: Any, length: int | None, *, special: bool) -> Ids:
     def ids_of(part: str) -> Ids:
         return _ids(part, where, tokenizer, special=special)
 
+    if length is None:
+        return ids_of(text)
     return first_ids(text, length, tokenizer=tokenizer, ids_of=ids_of)
 
 

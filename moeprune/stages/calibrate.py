@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import moeprune
 from moeprune.architectures import attention_kinds
 from moeprune.artefact import sha256_bytes
-from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.stats import CalibrationStats, DomainStats
-from moeprune.errors import CheckpointError, OutputError, UsageError
-from moeprune.stages.identify import OpenModel, open_model, routed_fingerprint
+from moeprune.stages import decoding
+from moeprune.stages.decode_words import DecodeWords
+from moeprune.stages.identify import OpenModel, check_unchanged, open_model
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.runnable import check_measurable, check_passes
 from moeprune.stages.stored import check_runnable
 from moeprune.stages.texts import check_not_read, read_texts
+from moeprune.stages.writable import check_writable
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -44,6 +44,11 @@ def calibrate(
     overwrite: bool = False,
     gating: str | None = None,
     revision: str | None = None,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    thinking: str | None = None,
+    prompt_length: int | None = None,
+    generations: str | Path | Sequence[str | Path] = (),
     on_progress: OnProgress = ignore,
     on_warning: Callable[[str], None] | None = None,
 ) -> CalibrationStats:
@@ -59,11 +64,13 @@ def calibrate(
             or ``hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN]``.
         recipe: a TOML file of domains, in place of ``domains``; one that ships with moeprune is
             named without a folder, ``six-domains.toml``.
-        mode: ``"prefill"``: one forward pass over the texts.
+        mode: ``"prefill"``: one forward pass over the texts; ``"decode"``: the model goes on after
+            each prompt, and of one pass over both what it decoded is counted.
         samples: documents a domain, drawn by ``seed``; None: the recipe's number, or all.
-        length: tokens kept of a document; never more than the model has positions for.
+        length: tokens kept of a document; never more than the model has positions for. In decode
+            mode, tokens that a prompt may have.
         batch_tokens: tokens of one forward pass, padding included.
-        seed: of the draw of documents.
+        seed: of the draw of documents, and of tokens that are drawn.
         chat_template: write rows of ``messages`` as the tokenizer's template does; False: their
             texts, a blank line between.
         dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
@@ -74,6 +81,12 @@ def calibrate(
             ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
         overwrite: replace an existing ``output``; without it, hours of measuring are not lost.
         revision: of a Hub model.
+        max_new_tokens: decode: tokens the model may write after a prompt; None: 512, or half of the
+            model's positions where these are fewer than 1024.
+        temperature: decode: 0 or None: greedy; else tokens are drawn.
+        thinking: decode: ``"on"``, ``"off"`` or ``"default"``, told to the chat template.
+        prompt_length: decode: tokens of a plain text that are its prompt; None: half of it.
+        generations: decode: what was written already, ``FILE.jsonl`` or ``NAME=FILE.jsonl``.
         on_progress: told of the tokens measured.
         on_warning: told, before the model is loaded, where documents are too short.
 
@@ -84,10 +97,17 @@ def calibrate(
         MoePruneError: the model, a domain, the tokenizer, an option or the output does not serve;
             or what was counted does not add up (``StatsError``).
     """
-    if mode != "prefill":
-        raise UsageError(f"--mode {mode} is not in this version; it has prefill.")
-    if output is not None:
-        _check_writable(Path(output), overwrite=overwrite)
+    words = DecodeWords.of(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        thinking=thinking,
+        prompt_length=prompt_length,
+        generations=generations,
+    )
+    words.check(mode, domains if recipe is None else recipe, chat_template=chat_template)
+    outputs = [] if output is None else words.outputs(Path(output), mode)
+    for path in outputs:
+        check_writable(path, overwrite=overwrite)
     opened = open_model(model, revision=revision, gating=gating)
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
@@ -103,6 +123,8 @@ def calibrate(
     from moeprune.observe.recipe import read_recipe
 
     check_observer(opened.layout)
+    if mode == "decode":
+        decoding.check_decodes(opened.layout)
     check_runnable(opened.index, opened.layout)
     check_measurable(
         opened.index, opened.layout, opened.origin, trust_remote_code=trust_remote_code
@@ -112,26 +134,43 @@ def calibrate(
     check_batch_tokens(batch_tokens)
     if recipe is not None:
         domains, samples = read_recipe(recipe, domains=domains, samples=samples)
-    sources = texts.named_domains(domains)
+    sources = {} if words.generations else texts.named_domains(domains)
     folder = opened.index.path
-    if output is not None:
-        check_not_read(Path(output), opened.index, sources.values())
+    for path in outputs:
+        check_not_read(path, opened.index, [*sources.values(), *map(str, words.files())])
     check_config(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    corpora, length = read_texts(
-        sources,
-        config=opened.index.config,
-        tokenizer=tokenizer,
-        length=length,
-        samples=samples,
-        seed=seed,
-        chat_template=chat_template,
-        shard=shard,
-        on_warning=on_warning,
-    )
+    how: dict[str, Any] = {
+        "config": opened.index.config,
+        "tokenizer": tokenizer,
+        "length": length,
+        "samples": samples,
+        "seed": seed,
+        "shard": shard,
+    }
+    asked = None
+    corpora: list[Corpus]
+    if mode == "decode":
+        asked = decoding.ask(words, sources=sources, **how)
+        length = asked.length
+    else:
+        corpora, length = read_texts(
+            sources, chat_template=chat_template, on_warning=on_warning, **how
+        )
     live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    _check_unchanged(opened)
+    check_unchanged(opened)
     check_numbers(opened.index, opened.layout, live)
+    decoded: dict[str, Any] = {}
+    if asked is not None:
+        corpora, decoded = decoding.answered(
+            asked,
+            live,
+            tokenizer=tokenizer,
+            seed=seed,
+            batch_tokens=batch_tokens,
+            output=None if output is None else Path(output),
+            on_progress=on_progress,
+        )
     count = _Counter(corpora, on_progress)
     stats = CalibrationStats(
         model=opened.facts,
@@ -164,9 +203,10 @@ def calibrate(
             "versions": _versions(),
             **({} if chat_template else {"chat_template": "off"}),
             **_attention(opened),
+            **decoded,
         },
     )
-    check_passes(stats, {corpus.name: corpus.num_tokens for corpus in corpora}, opened.origin)
+    check_passes(stats, {corpus.name: corpus.num_counted for corpus in corpora}, opened.origin)
     stats.check_counts()
     if output is not None:
         stats.save(Path(output))
@@ -184,35 +224,6 @@ class _Counter:
     def __call__(self, tokens: int) -> None:
         self._done += tokens
         self._report(Progress("calibrate", self._done, self._total, "tokens"))
-
-
-def _check_writable(path: Path, *, overwrite: bool) -> None:
-    """Fail now, not after an hour of forward passes."""
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
-    if path.is_file() and not overwrite:
-        raise OutputError(f"{path} exists; name another file, or pass --overwrite.")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise OutputError(
-            f"cannot write {path}: {reason} ({path.parent}). Name a file in an existing folder."
-        ) from problem
-
-
-def _check_unchanged(opened: OpenModel) -> None:
-    """Fail where the files were replaced between their fingerprint and their loading."""
-    now = CheckpointIndex.open(opened.index.path)
-    if (
-        now.config_text != opened.index.config_text
-        or routed_fingerprint(now, opened.layout) != opened.facts.fingerprint
-    ):
-        raise CheckpointError(
-            f"{now.path} was changed while it was being loaded, so it is not known which model "
-            "would be measured. Calibrate again when its files are complete."
-        )
 
 
 def _attention(opened: OpenModel) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from moeprune.checkpoint.index import CheckpointIndex, fingerprint
 from moeprune.checkpoint.per_layer import has_own_counts
 from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout
-from moeprune.errors import UnsupportedModelError
+from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.hub.resolve import resolve_model, source_name
 from moeprune.stages.streaming import StreamedModel
 from moeprune.stages.unlisted import lay_out
@@ -84,3 +84,20 @@ def routed_fingerprint(index: CheckpointIndex, layout: MoeLayout) -> str:
 
 def _routers(layout: MoeLayout) -> list[str]:
     return [name for name, rule in layout.tensors.items() if rule.role != "expert"]
+
+
+def check_unchanged(opened: OpenModel) -> None:
+    """Fail where the files were replaced between their fingerprint and their loading.
+
+    Raises:
+        CheckpointError: they were.
+    """
+    now = CheckpointIndex.open(opened.index.path)
+    if (
+        now.config_text != opened.index.config_text
+        or routed_fingerprint(now, opened.layout) != opened.facts.fingerprint
+    ):
+        raise CheckpointError(
+            f"{now.path} was changed while it was being loaded, so it is not known which model "
+            "would be measured. Calibrate again when its files are complete."
+        )

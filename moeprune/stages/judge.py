@@ -137,12 +137,19 @@ def judged(stats: CalibrationStats, words: Mapping[str, Any], *, seed: int) -> J
         "samples": options["search_samples"],
         "seed": seed,
     }
-    calibrated = _calibrated(stats)
+    calibrated, decoded = _calibrated(stats), stats.provenance.get("mode") == "decode"
     corpora: dict[str, Corpus] = {}
     unseen: dict[str, bool] = {}
     if "search_text" in words:
         for name, source in named_domains(words["search_text"]).items():
             corpora[name], unseen[name] = held_out(name, source, calibrated=calibrated, **how)
+            if decoded and corpora[name].source in {used.source for used in calibrated.values()}:
+                unseen[name] = False  # it cannot be told which documents gave the prompts
+    elif decoded:
+        raise UsageError(
+            "the stats are of --mode decode, which does not tell what it left of its texts. Name "
+            "text to search by with --search-text NAME=SOURCE."
+        )
     else:
         for name, used in calibrated.items():
             corpora[name], unseen[name] = own_held_out(name, used, **how), True

@@ -42,7 +42,7 @@ def read_texts(
     from moeprune.observe.domains import read_corpus
     from moeprune.observe.short import length_warning
 
-    length = min(length, _positions(config) or length)
+    length = min(length, positions_of(config) or length)
     corpora = [
         read_corpus(name, source, length=length, **how).take_shard(*shard)
         for name, source in sources.items()
@@ -68,7 +68,7 @@ def check_not_read(output: Path, index: CheckpointIndex, sources: Iterable[str])
         )
 
 
-def _positions(config: Mapping[str, Any]) -> int | None:
+def positions_of(config: Mapping[str, Any]) -> int | None:
     """Positions the model was made for, where its config states them."""
     for part in (config.get("text_config"), config):
         stated = part.get("max_position_embeddings") if isinstance(part, Mapping) else None

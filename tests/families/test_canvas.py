@@ -242,3 +242,10 @@ def test_the_pruned_model_writes_what_the_masked_one_writes(
         masked = text(full)
     assert text(load_causal_lm(out)) == masked != plain
     assert len(masked) == 4 + 24
+
+
+def test_a_model_that_denoises_has_no_decoding(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"prompt": "a"}')
+    how = {"domains": {"d": str(tmp_path / "d.jsonl")}, "output": tmp_path / "s", "mode": "decode"}
+    with pytest.raises(UnsupportedModelError, match="by denoising whole canvases"):
+        moeprune.calibrate(source, **how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,3 +78,15 @@ def test_a_long_document_makes_a_batch_of_its_own() -> None:
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(UsageError, match="a batch of 0 tokens"):
         list(batches(corpus_of([3]), max_tokens=0))
+
+
+def test_tokens_before_the_start_are_there_and_not_counted() -> None:
+    corpus = replace(corpus_of([9, 4, 6]), starts=(3, 4, 0))
+    assert (corpus.num_tokens, corpus.num_counted) == (19, 12)
+    for side in ("left", "right"):
+        (batch,) = batches(corpus, max_tokens=100, padding_side=side)
+        counted = sorted(int(token) for token in batch.ids_BS[batch.counted_BS])
+        assert counted == [3, 4, 5, 6, 7, 8, 200, 201, 202, 203, 204, 205]
+        assert batch.num_tokens == 19
+    shard = corpus.take_shard(1, 2)
+    assert (shard.starts, shard.num_counted) == ((4,), 0)

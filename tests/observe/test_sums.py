@@ -153,3 +153,33 @@ def test_shapes_that_do_not_fit_name_the_layer() -> None:
     one = torch.ones(2, 1)
     with pytest.raises(UnsupportedModelError, match=r"layer 3: the router gives \[2, 4\]"):
         sums.add(0, logits_TE=torch.zeros(2, 4), ids_TK=one.long(), gates_TK=one, norms_TK=one)
+
+
+def test_tokens_that_are_not_counted_change_nothing() -> None:
+    """The same as a batch of the counted tokens alone, whatever stands beside them."""
+    random = np.random.default_rng(4)
+    fold = np.array([[0, 0, 0, 0, -1], [1, 1, 1, -1, -1], [2, 2, 2, 2, 2]])
+    counted = random.random(fold.shape) < 0.5
+    counted[0] = False
+    live = fold.reshape(-1) >= 0
+    chosen = (counted.reshape(-1) & live)[live]
+    values = {
+        "logits_TE": torch.from_numpy(random.normal(size=(12, 6))),
+        "ids_TK": torch.from_numpy(np.argsort(random.random((12, 6)), axis=1)[:, :2].copy()),
+        "gates_TK": torch.from_numpy(random.random((12, 2))),
+        "norms_TK": torch.from_numpy(random.random((12, 2))),
+        "gate_norms_TK": torch.from_numpy(random.random((12, 2))),
+    }
+    found, want = (FoldedSums(layer_ids=(0,), num_experts=(6,), gating="softmax") for _ in range(2))
+    found.begin(fold, counted)
+    found.add(0, **values)
+    found.end()
+    want.begin(np.where(counted, fold, -1)[counted & (fold >= 0)][None])
+    want.add(0, **{name: value[torch.from_numpy(chosen)] for name, value in values.items()})
+    want.end()
+    for name, array in want.arrays().items():
+        assert (found.arrays()[name] == array).all(), name
+    assert (
+        found.arrays()["tokens"][:, 0].tolist()
+        == np.bincount(fold[counted & (fold >= 0)], minlength=4).tolist()
+    )

@@ -259,7 +259,7 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
     table = folder / "table.parquet"
     table.write_bytes(b"PAR1")
     return {
-        "mode": (UsageError, "--mode decode is not in this version", {"mode": "decode"}),
+        "mode": (UsageError, "decode", {"mode": "decoding"}),
         "no folder": (OutputError, "cannot write", {"output": folder / "none" / "s"}),
         "output is a folder": (OutputError, "it is a folder", {"output": folder}),
         "output is a text": (OutputError, "would be lost", {"output": good, "overwrite": True}),

@@ -1,0 +1,192 @@
+"""Continuations of prompts, written by the model itself with a key-value cache.
+
+Sampling is what was asked for and nothing else: a checkpoint's own ``generation_config`` may hold
+another temperature, top-p or a penalty, of which only the end tokens are taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
+from moeprune.observe.domains import Ids
+from moeprune.observe.quiet import foreign_errors, quiet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What a model wrote.
+
+    Attributes:
+        ids: int32 token ids, with the end token where there is one.
+        finished: it ended by itself; else the budget was used up.
+    """
+
+    ids: Ids
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How the next token is chosen.
+
+    Attributes:
+        max_new_tokens: the budget of a completion.
+        temperature: 0 = the most probable token; else one drawn from softmax(logits/temperature).
+        seed: of the draws.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+    @property
+    def do_sample(self) -> bool:
+        """Whether tokens are drawn."""
+        return self.temperature > 0
+
+
+def check_generates(model: Any) -> None:
+    """Check that transformers can write text with this model.
+
+    Raises:
+        UnsupportedModelError: it cannot.
+    """
+    can = getattr(model, "can_generate", None)
+    if can is None or not can():
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no generate of transformers, so --mode decode cannot let "
+            "it write. Use --generations FILE with what another engine wrote, or --mode prefill."
+        )
+
+
+def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Tokens after which a completion ends: the checkpoint's, and the tokenizer's own."""
+    stated = getattr(model.generation_config, "eos_token_id", None)
+    found = stated if isinstance(stated, list | tuple) else [stated]
+    return tuple(sorted({int(e) for e in (*found, tokenizer.eos_token_id) if e is not None}))
+
+
+def generate(
+    model: Any,
+    prompts: Sequence[Ids],
+    *,
+    how: Decoding,
+    ends: Sequence[int],
+    batch_tokens: int,
+    on_prompts: Callable[[int], None] | None = None,
+) -> tuple[Completion, ...]:
+    """Let the model go on after each prompt.
+
+    Prompts of like length run side by side, padded on the left. Tokens that are drawn depend on the
+    batch that they are drawn in.
+
+    Args:
+        model: a causal language model; it is left as it was.
+        prompts: token ids.
+        how: tokens are chosen.
+        ends: tokens after which a completion ends.
+        batch_tokens: positions of one batch: prompts, padding and budgets.
+        on_prompts: told of the prompts of each finished batch.
+
+    Returns:
+        A completion a prompt, each of at least one token.
+
+    Raises:
+        CheckpointError: the model's own code fails.
+        UnsupportedModelError: see :func:`check_generates`.
+        UsageError: a batch does not fit the GPU's memory.
+    """
+    check_generates(model)
+    found: dict[int, Completion] = {}
+    devices = [model.device] if model.device.type == "cuda" else []
+    with _plain_settings(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
+        torch.manual_seed(how.seed)
+        for rows in _groups(prompts, how.max_new_tokens, batch_tokens):
+            done = _batch(model, [prompts[row] for row in rows], how, ends)
+            found |= zip(rows, done, strict=True)
+            if on_prompts is not None:
+                on_prompts(len(rows))
+    return tuple(found[row] for row in range(len(prompts)))
+
+
+@contextlib.contextmanager
+def _plain_settings(model: Any) -> Iterator[None]:
+    """Without the checkpoint's generation settings, which transformers would fill in."""
+    from transformers import GenerationConfig
+
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+def _groups(prompts: Sequence[Ids], budget: int, batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of prompts that run side by side, longest first."""
+    rows: list[int] = []
+    for row in sorted(range(len(prompts)), key=lambda row: (-prompts[row].size, row)):
+        longest = prompts[rows[0] if rows else row].size + budget
+        if rows and longest * (len(rows) + 1) > batch_tokens:
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows
+
+
+def _batch(
+    model: Any, prompts: Sequence[Ids], how: Decoding, ends: Sequence[int]
+) -> list[Completion]:
+    from transformers import GenerationConfig
+
+    width = max(ids.size for ids in prompts)
+    ids_BS = np.full((len(prompts), width), ends[0] if ends else 0, np.int64)
+    mask_BS = np.zeros_like(ids_BS)
+    for line, ids in enumerate(prompts):
+        ids_BS[line, width - ids.size :] = ids
+        mask_BS[line, width - ids.size :] = 1
+    settings = GenerationConfig(
+        max_new_tokens=how.max_new_tokens,
+        do_sample=how.do_sample,
+        **({"temperature": how.temperature, "top_k": 0, "top_p": 1.0} if how.do_sample else {}),
+        eos_token_id=list(ends) or None,
+        pad_token_id=ends[0] if ends else 0,
+        use_cache=True,
+    )
+    with (
+        quiet(),
+        foreign_errors(
+            f"{type(model).__name__} fails while it writes",
+            "Use --generations FILE with what another engine wrote.",
+            error=CheckpointError,
+            also=(ArithmeticError, AssertionError),
+        ),
+    ):
+        try:
+            found_BS = model.generate(
+                torch.from_numpy(ids_BS).to(model.device),
+                attention_mask=torch.from_numpy(mask_BS).to(model.device),
+                generation_config=settings,
+            )
+        except torch.OutOfMemoryError as problem:
+            raise UsageError(
+                f"{len(prompts)} prompts of up to {width} tokens and what follows them do not "
+                "fit the GPU's memory; give a smaller --batch-tokens or --max-new-tokens."
+            ) from problem
+    return [_ended(line[width:], ends) for line in found_BS.cpu().numpy()]
+
+
+def _ended(ids: Any, ends: Sequence[int]) -> Completion:
+    """A completion up to its first end token; padding follows that."""
+    places = np.flatnonzero(np.isin(ids, list(ends)))
+    if not places.size:
+        return Completion(ids=ids.astype(np.int32), finished=False)
+    return Completion(ids=ids[: places[0] + 1].astype(np.int32), finished=True)

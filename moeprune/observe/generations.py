@@ -1,0 +1,197 @@
+"""Read what some engine wrote: prompts and completions from a JSONL file.
+
+A row holds a prompt (``prompt``, or ``messages``) and its ``completion``, texts; or their token
+ids, as ``prompt_ids`` and ``completion_ids`` (also ``prompt_token_ids`` and ``token_ids``). Ids are
+taken where they spell the texts in this model's tokenizer, or there are no texts; else the texts
+are tokenised, so that another model can read the file. ``finished`` (or ``finish_reason``, of which
+``"length"`` is the only unfinished one) tells whether the model ended by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moeprune.errors import DomainError, UsageError
+from moeprune.observe.domains import Ids, check_draw, drawn, named_domains, sha256_of
+from moeprune.observe.generate import Completion
+from moeprune.observe.prompts import Prompts, check_prompt
+from moeprune.observe.rows import Document, row_prompt, row_string
+from moeprune.observe.sources import jsonl_rows, split_name
+from moeprune.observe.tokenizer import encode, encode_plain
+
+_PROMPT = ("prompt_ids", "prompt_token_ids")
+_COMPLETION = ("completion_ids", "token_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How rows become tokens.
+
+    Attributes:
+        tokenizer: of the model.
+        template: what its chat template is told.
+        length: tokens that a prompt may have.
+        positions: of the model, None = it states none.
+    """
+
+    tokenizer: Any
+    template: Mapping[str, Any]
+    length: int
+    positions: int | None
+
+
+def read_generations(
+    files: Sequence[str], *, how: Reading, samples: int | None, seed: int
+) -> list[tuple[Prompts, tuple[Completion, ...]]]:
+    """Every domain of the files, with its completions.
+
+    Args:
+        files: ``FILE``, whose rows name their ``domain``, or ``NAME=FILE``, all of one domain.
+        how: rows become tokens.
+        samples: at most that many rows a domain, drawn by ``seed``, in their order.
+        seed: of the draw.
+
+    Raises:
+        DomainError: a row does not serve, or names no domain.
+        UsageError: a domain stands in two files, or a number is out of range.
+    """
+    check_draw(length=how.length, samples=samples, seed=seed)
+    rows: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+    sources: dict[str, str] = {}
+    for name, path in map(split_name, files):
+        for row, where in jsonl_rows(path):
+            if not isinstance(row, Mapping):
+                raise DomainError(
+                    f"{where} is a JSON {type(row).__name__}; write one object a line."
+                )
+            domain = name if name is not None else _domain(row, where)
+            if sources.setdefault(domain, str(path)) != str(path):
+                raise UsageError(
+                    f"domain {domain!r} stands in {sources[domain]} and {path}. Put its rows into "
+                    "one file, or name one of them with --generations NAME=FILE."
+                )
+            rows.setdefault(domain, []).append((row, where))
+    named_domains(sources)
+    return [
+        _domain_of(
+            domain,
+            Path(sources[domain]).name,
+            [_read(*found[row], how) for row in drawn(len(found), samples, seed)],
+        )
+        for domain, found in rows.items()
+    ]
+
+
+def _domain(row: Mapping[str, Any], where: str) -> str:
+    if "domain" not in row:
+        raise DomainError(
+            f"{where} has no 'domain'. Write one into each row, or give --generations NAME=FILE."
+        )
+    return row_string(row, "domain", where)
+
+
+def _domain_of(
+    name: str, source: str, rows: Sequence[tuple[Ids, Document | None, Completion]]
+) -> tuple[Prompts, tuple[Completion, ...]]:
+    prompts = Prompts(
+        name=name,
+        source=source,
+        sha256=sha256_of(ids for prompt, _, done in rows for ids in (prompt, done.ids)),
+        total=len(rows),
+        numbers=tuple(range(len(rows))),
+        ids=tuple(prompt for prompt, _, _ in rows),
+        documents=tuple(document for _, document, _ in rows),
+    )
+    return prompts, tuple(done for _, _, done in rows)
+
+
+def _read(
+    row: Mapping[str, Any], where: str, how: Reading
+) -> tuple[Ids, Document | None, Completion]:
+    finished = _finished(row, where)
+    prompt, done = _ids(row, _PROMPT, where), _ids(row, _COMPLETION, where)
+    text = row_string(row, "completion", where) if "completion" in row else None
+    asked = row_string(row, "prompt", where) if isinstance(row.get("prompt"), str) else None
+    document = None
+    if "messages" in row or "prompt" in row:
+        document = Document(text=row_prompt(row, where), where=where, whole=True)
+    ours = prompt is not None and (
+        _spells(how.tokenizer, prompt, asked)
+        and (done is None or _spells(how.tokenizer, done, text))
+    )
+    if not ours and prompt is not None and document is None:
+        raise DomainError(f"{where}: 'prompt_ids' are of another tokenizer. Add the 'prompt'.")
+    if ours and prompt is not None and document is not None and document.is_chat:
+        _check_told(prompt, document, how)
+    if prompt is None or not ours:
+        if document is None:
+            raise DomainError(f"{where} has no 'prompt'; a row needs 'prompt' and 'completion'.")
+        prompt = encode(document, tokenizer=how.tokenizer, length=None, template=how.template)
+    if done is None or not _spells(how.tokenizer, done, text):
+        if text is None:
+            raise DomainError(f"{where} has no 'completion'; a row needs what the model wrote.")
+        done = _completion(text, where, how, finished=finished)
+    if not prompt.size:
+        raise DomainError(f"{where}: the prompt has no token. Leave the row out.")
+    check_prompt(prompt, where, how.length)
+    if how.positions is not None and prompt.size + done.size > how.positions + 1:
+        raise DomainError(
+            f"{where}: prompt and completion have {prompt.size + done.size} tokens, the model has "
+            f"{how.positions} positions. Leave the row out."
+        )
+    return prompt, document, Completion(ids=done, finished=finished)
+
+
+def _check_told(prompt: Ids, document: Document, how: Reading) -> None:
+    """What the template is told is no option where ids are given; it must be what made them."""
+    if len(how.template) < 2:
+        return
+    told = encode(document, tokenizer=how.tokenizer, length=None, template=how.template)
+    if not np.array_equal(told, prompt):
+        raise DomainError(
+            f"{document.where}: its 'prompt_ids' were made with another --thinking. Leave it out."
+        )
+
+
+def _completion(text: str, where: str, how: Reading, *, finished: bool) -> Ids:
+    ids = encode_plain(text, where, tokenizer=how.tokenizer)
+    # The text does not spell the end token, which was written last and never fed back.
+    end = how.tokenizer.eos_token_id
+    return np.append(ids, np.int32(0 if end is None else end)) if finished else ids
+
+
+def _spells(tokenizer: Any, ids: Ids, text: str | None) -> bool:
+    """Whether ids are a text in this tokenizer, special tokens and those at the ends aside."""
+    if text is None:
+        return True
+    return any(
+        tokenizer.decode(part.tolist(), skip_special_tokens=skip) == text
+        for part in (ids, ids[:-1], ids[1:])
+        for skip in (False, True)
+    )
+
+
+def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> Ids | None:
+    for name in names:
+        if row.get(name) is None:
+            continue
+        found = row[name]
+        if not isinstance(found, list) or any(
+            type(token) is not int or not 0 <= token < 2**31 for token in found
+        ):
+            raise DomainError(f"{where}: {name!r} must be a list of token ids.")
+        return np.asarray(found, np.int32)
+    return None
+
+
+def _finished(row: Mapping[str, Any], where: str) -> bool:
+    if "finished" in row:
+        if not isinstance(row["finished"], bool):
+            raise DomainError(f"{where}: 'finished' must be true or false.")
+        return row["finished"]
+    return row.get("finish_reason") != "length"
