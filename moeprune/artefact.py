@@ -184,3 +184,26 @@ def check_schema(
             f"{path} has schema {found}, this moeprune reads {schema}. Use the moeprune that "
             "wrote it, or make the file again."
         )
+
+
+def readable_json(body: Mapping[str, Any]) -> str:
+    """Sorted keys, one line for each entry of an entry: fit for a person to read and to diff.
+
+    What lies deeper keeps its order: whoever builds it sorts it.
+    """
+    blocks = []
+    for key in sorted(body):
+        value = body[key]
+        if isinstance(value, Mapping) and value:
+            lines = [f"    {_line(name)}: {_line(value[name])}" for name in sorted(value)]
+            text = "{\n" + ",\n".join(lines) + "\n  }"
+        elif isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(f"    {_line(item)}" for item in value) + "\n  ]"
+        else:
+            text = _line(value)
+        blocks.append(f"  {_line(key)}: {text}")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def _line(value: Any) -> str:
+    return encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))

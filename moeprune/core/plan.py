@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.artefact import read_json, write_bytes
+from moeprune.artefact import read_json, readable_json, write_bytes
 from moeprune.core import plan_edits, plan_text
 from moeprune.core.facts import ModelFacts
 from moeprune.core.plan_checks import check_row
@@ -184,7 +184,7 @@ class PrunePlan:
 
     def to_bytes(self) -> bytes:
         """``plan.json``: sorted keys, one line a layer; same plan, same bytes."""
-        return plan_text.dumps(self.to_json()).encode()
+        return readable_json(self.to_json()).encode()
 
     def save(self, path: Path) -> None:
         """Write ``plan.json``, complete or not at all.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from moeprune.artefact import Json, check_schema, encodable
+from moeprune.artefact import Json, check_schema
 from moeprune.core.plan_details import check_details
 from moeprune.core.rows import rows_of
 from moeprune.errors import PlanError
@@ -63,28 +62,6 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
     optional |= {"kept_sha256": plan.kept_sha256 is None}
     optional |= {"details": not plan.details, "reasons": not plan.reasons}
     return {key: value for key, value in body.items() if not optional.get(key)}
-
-
-def dumps(body: Mapping[str, Any]) -> str:
-    """Sorted keys, one line per layer and per entry of an object: fit to read and to diff."""
-    blocks = []
-    for key in sorted(body):
-        value = body[key]
-        if isinstance(value, Mapping) and value:
-            lines = [f"    {_line(name)}: {_line(value[name])}" for name in sorted(value)]
-            text = "{\n" + ",\n".join(lines) + "\n  }"
-        elif isinstance(value, list) and value:
-            text = "[\n" + ",\n".join(f"    {_line(item)}" for item in value) + "\n  ]"
-        else:
-            text = _line(value)
-        blocks.append(f"  {_line(key)}: {text}")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
-
-
-def _line(value: Any) -> str:
-    # Not sorted: a layer's line reads layer, num_experts, keep; options below the first level
-    # are sorted by whoever builds them.
-    return encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def from_json(body: Any, *, path: object) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moeprune.artefact import encodable, sha256_file, write_bytes
+from moeprune.artefact import readable_json, sha256_file, write_bytes
 from moeprune.core.budget import Budget
 from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import CalibrationStats
@@ -76,7 +75,7 @@ def analyse(
     }
     body = {key: _rounded(value) for key, value in body.items()}
     if output is not None:
-        write_bytes(Path(output), _text(body).encode())
+        write_bytes(Path(output), readable_json(body).encode())
     return body
 
 
@@ -125,23 +124,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, _DIGITS)
     return value
-
-
-def _text(body: dict[str, Any]) -> str:
-    """Sorted keys; one line for each entry of an entry, so that it can be read and compared."""
-    blocks = []
-    for key in sorted(body):
-        value = body[key]
-        if isinstance(value, dict) and value:
-            lines = [f"    {_line(name)}: {_line(value[name])}" for name in sorted(value)]
-            text = "{\n" + ",\n".join(lines) + "\n  }"
-        elif isinstance(value, list) and value:
-            text = "[\n" + ",\n".join(f"    {_line(item)}" for item in value) + "\n  ]"
-        else:
-            text = _line(value)
-        blocks.append(f"  {_line(key)}: {text}")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
-
-
-def _line(value: Any) -> str:
-    return encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
