@@ -52,7 +52,9 @@ def core_of(problem: Problem, weight_D: Array, *, limit: float) -> Core:
     stay_N, leave_N = ~real, np.zeros_like(real)
     for last in (True, False):  # prices of the last expert that leaves, of the first that stays
         price_BS, least = _priced(problem, sorted_BS, last=last)
-        slack = limit * (1 + _ROUNDING) - least
+        # Prices may be far larger than the limit, and then their rounding is what counts.
+        rounding = _ROUNDING * (limit + problem.total * float(np.abs(price_BS).max()))
+        slack = limit - least + rounding
         above_BS = sorted_BS - price_BS
         stay_N[ids_BS[(above_BS > slack) & np.isfinite(sorted_BS)]] = True
         leave_N[ids_BS[-above_BS > slack]] = True
