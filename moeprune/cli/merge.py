@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from moeprune.cli.options import json_option, output_option, say
+from moeprune.cli.options import json_option, output_option, printable, say
 
 
 @click.command("merge")
@@ -14,9 +14,24 @@ from moeprune.cli.options import json_option, output_option, say
 @output_option("the merged statistics")
 @json_option
 def command(stats: tuple[Path, ...], output: Path, as_json: bool) -> None:
-    """Add up statistics of one model: other domains, or other shards of a domain."""
-    from moeprune.cli.text import stats_json, stats_text
+    """Add up statistics of one model: other domains, or other shards of a domain.
+
+    Says which shards are missing where a domain is not whole.
+    """
+    from moeprune.cli.text import missing_text, stats_json, stats_text
+    from moeprune.core.merging import missing_shards
     from moeprune.stages.merge import merge
 
     merged = merge(stats, output=output)
-    say(stats_json(merged, output), stats_text(merged, output), as_json=as_json)
+    missing = {
+        domain.name: [f"{index}/{of}" for index, of in found]
+        for domain in merged.domains
+        if (found := missing_shards(domain))
+    }
+    say(
+        {**stats_json(merged, output), "missing": missing},
+        stats_text(merged, output),
+        as_json=as_json,
+    )
+    if missing:
+        click.echo(printable(f"warning: {missing_text(missing)}"), err=True)

@@ -13,6 +13,8 @@ from moeprune.errors import UsageError
 if TYPE_CHECKING:
     from moeprune.core.stats import CalibrationStats, DomainStats
 
+_NAMED = 8  # shards that a line names
+
 
 def parse_shard(text: str) -> tuple[int, int]:
     """``"2/8"`` to ``(2, 8)``.
@@ -75,6 +77,16 @@ def stats_text(stats: CalibrationStats, path: Path) -> str:
         f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}"
         f"{_completions_text(stats.provenance)}written to {path}"
     )
+
+
+def missing_text(missing: Mapping[str, Sequence[str]]) -> str:
+    """One line on the shards that a merge lacks, by domain."""
+    lacks = [
+        f"{name} lacks shard{'s' * (len(shards) > 1)} {', '.join(shards[:_NAMED])}"
+        + (f" and {len(shards) - _NAMED:,} more" if len(shards) > _NAMED else "")
+        for name, shards in missing.items()
+    ]
+    return f"not whole: {'; '.join(lacks)}. Merge them too, or plans are made without them."
 
 
 def _completions_json(provenance: Mapping[str, Any]) -> dict[str, Any]:

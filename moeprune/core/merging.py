@@ -16,6 +16,8 @@ from moeprune.errors import MismatchError, StatsError, UsageError
 # Of one model the kinds of attention are the same, but older stats do not state them.
 _MAY_DIFFER = frozenset({"versions", "attention", "completions"})
 
+_MOST = 10**8  # shards of a split
+
 
 def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
     """Add up stats of the same model: other domains, or other shards of the same domain.
@@ -92,11 +94,26 @@ def _merge_domain(parts: Sequence[DomainStats]) -> DomainStats:
         )
         for name in FIELDS
     }
-    shard_set = tuple(sorted(_simplify(shards)))
-    return replace(first, arrays=arrays, shards=shard_set)
+    whole = replace(first, arrays=arrays, shards=tuple(sorted(shards)))
+    return whole if missing_shards(whole) else replace(whole, shards=((0, 1),))
 
 
-def _simplify(shards: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All shards of one split together are the whole."""
-    whole = len({of for _, of in shards}) == 1 and len(shards) == shards[0][1]
-    return [(0, 1)] if whole else list(shards)
+def missing_shards(domain: DomainStats) -> tuple[tuple[int, int], ...]:
+    """Shards that hold the documents of a domain which its sums do not cover.
+
+    Where shards of several splits were added up, they are named by the finest split that all fit.
+
+    Raises:
+        StatsError: that split has more parts than anybody makes.
+    """
+    of = math.lcm(*(of for _, of in domain.shards))
+    if min(of, domain.documents) > _MOST:
+        raise StatsError(
+            f"domain {domain.name!r}: its shards are of splits that do not fit together "
+            f"({of} parts). Calibrate with one split."
+        )
+    # Of more shards than documents, the later ones are empty.
+    left = np.ones(min(of, domain.documents), np.bool_)
+    for index, step in domain.shards:
+        left[index::step] = False
+    return tuple((int(index), of) for index in np.flatnonzero(left))

@@ -33,5 +33,30 @@ def test_duplicates_and_short_texts_are_said(
     assert main(["merge", str(stats), "-o", str(stats), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["domains"]["ä"] == {"documents": 2, "tokens": 6, "duplicates": 1}
+    assert said["missing"] == {}
     assert main([*arguments, "--domain", f"b={tmp_path / 'a.jsonl'}", *recipe, "--overwrite"]) == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_merge_says_which_shards_are_missing(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("\f".join(f"Text {i}." for i in range(40)))
+    parts = []
+    for i in range(0, 20, 2):
+        parts.append(str(tmp_path / f"s{i}"))
+        domain = f"math={tmp_path / 'a.txt'}"
+        arguments = ["calibrate", str(tiny("mixtral")), "-o", parts[-1], "--domain", domain]
+        assert main([*arguments, "--shard", f"{i}/20", "--device", "cpu"]) == 0
+    capsys.readouterr()
+    assert main(["merge", *parts, "-o", str(tmp_path / "m"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    odd = [f"{i}/20" for i in range(1, 20, 2)]
+    assert json.loads(out)["missing"] == {"math": odd}
+    assert err == (
+        f"warning: not whole: math lacks shards {', '.join(odd[:8])} and 2 more. "
+        "Merge them too, or plans are made without them.\n"
+    )
+    assert main(["merge", parts[0], "-o", str(tmp_path / "m")]) == 0
+    out, err = capsys.readouterr()
+    assert "2 of 40" in out and err.startswith("warning: not whole: math lacks shards 1/20, ")

@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import moeprune
-from moeprune.core.stats import CalibrationStats
+from moeprune.core.merging import missing_shards
+from moeprune.core.stats import CalibrationStats, DomainStats
 from moeprune.errors import MismatchError, OutputError, StatsError, UsageError
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("text") / "t.txt"
-    path.write_text("one two three\f" * 9)
+    path.write_text("\f".join(f"one two {i}" for i in range(9)))
     return str(path)
 
 
@@ -73,3 +75,37 @@ def test_what_does_not_belong_together_is_refused(tiny: Any, text: str, tmp_path
     with pytest.raises(StatsError, match="junk is not a stats file"):
         moeprune.merge([tmp_path / "junk"], output=output)
     assert not output.exists()
+
+
+def test_shards_of_several_splits_that_hold_every_document_are_the_whole(
+    tiny: Any, text: str, tmp_path: Path
+) -> None:
+    whole = stats(tiny("mixtral"), tmp_path / "whole", text)
+    parts = [
+        stats(tiny("mixtral"), tmp_path / f"{i}-{n}", text, shard=(i, n))
+        for i, n in ((1, 2), (0, 4), (2, 4))
+    ]
+    two = moeprune.merge(parts[:2], output=tmp_path / "two")
+    assert missing_shards(two.domain("d")) == ((2, 4),)
+    merged = moeprune.merge(parts, output=tmp_path / "merged")
+    assert merged.domain("d").shards == ((0, 1),)
+    assert not missing_shards(merged.domain("d"))
+    for name, array in CalibrationStats.load(whole).domain("d").arrays.items():
+        np.testing.assert_allclose(merged.domain("d").arrays[name], array, rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_missing_is_what_no_shard_holds() -> None:
+    """Against the definition: document i is in shard i mod n."""
+    draw = np.random.RandomState(0)
+    for _ in range(200):
+        documents = int(draw.randint(1, 40))
+        of = [int(draw.choice([1, 2, 3, 4, 6, 8, 12])) for _ in range(draw.randint(1, 4))]
+        shards = tuple((int(draw.randint(n)), n) for n in of)
+        domain = DomainStats(
+            name="d", source="d", corpus_sha256="", documents=documents, shards=shards
+        )
+        held = {i for i in range(documents) if any(i % n == index for index, n in shards)}
+        due = set(range(documents)) - held
+        found = missing_shards(domain)
+        assert due == {i for i in range(documents) if any(i % n == at for at, n in found)}
+        assert bool(found) == bool(due)
