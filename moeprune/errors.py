@@ -55,3 +55,9 @@ class VerificationError(MoePruneError):
     """A check ran and failed; exit code 1 tells it from wrong input."""
 
     exit_code = 1
+
+
+class StoppedError(MoePruneError):
+    """A long job was asked to stop and did; the exit code is that of a program ended by Ctrl-C."""
+
+    exit_code = 130

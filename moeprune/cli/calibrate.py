@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from moeprune.cli.decode_options import decode_options
+from moeprune.cli.interrupt import finishing
 from moeprune.cli.options import (
     device_option,
     dtype_option,
@@ -85,6 +86,13 @@ from moeprune.cli.progress import progress
     metavar="I/N",
     help="Measure documents I, I+N, … only; add shards up with 'moeprune merge'.",
 )
+@click.option(
+    "--resume/--no-resume",
+    default=True,
+    show_default=True,
+    help="Go on where an interrupted run with the same options stopped (its OUTPUT.progress), or "
+    "begin anew.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing stats file.")
 @dtype_option("auto")
 @device_option
@@ -106,12 +114,13 @@ def command(
     from moeprune.cli.text import parse_shard, stats_json, stats_text
     from moeprune.stages.calibrate import calibrate
 
-    with progress() as on_progress:
+    with finishing() as stop, progress() as on_progress:
         stats = calibrate(
             model,
             output=output,
             shard=parse_shard(shard),
             chat_template=chat_template == "on",
+            stop=stop,
             on_progress=on_progress,
             on_warning=_warn,
             **{**options, "domains": options["domains"] or None},  # type: ignore[arg-type]

@@ -7,7 +7,8 @@ another temperature, top-p or a penalty, of which only the end tokens are taken.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,12 +81,13 @@ def generate(
     how: Decoding,
     ends: Sequence[int],
     batch_tokens: int,
-    on_prompts: Callable[[int], None] | None = None,
+    kept: Mapping[int, Completion] | None = None,
+    on_done: Callable[[Sequence[int], Sequence[Completion]], None] | None = None,
 ) -> tuple[Completion, ...]:
     """Let the model go on after each prompt.
 
     Prompts of like length run side by side, padded on the left. Tokens that are drawn depend on the
-    batch that they are drawn in.
+    prompts of the batch that they are drawn in, and on no other batch.
 
     Args:
         model: a causal language model; it is left as it was.
@@ -93,7 +95,8 @@ def generate(
         how: tokens are chosen.
         ends: tokens after which a completion ends.
         batch_tokens: positions of one batch: prompts, padding and budgets.
-        on_prompts: told of the prompts of each finished batch.
+        kept: number of the prompt -> its completion, of earlier batches of the same request.
+        on_done: given the numbers and completions of each finished batch.
 
     Returns:
         A completion a prompt, each of at least one token.
@@ -104,16 +107,23 @@ def generate(
         UsageError: a batch does not fit the GPU's memory.
     """
     check_generates(model)
-    found: dict[int, Completion] = {}
+    found: dict[int, Completion] = dict(kept or {})
     devices = [model.device] if model.device.type == "cuda" else []
     with _plain_settings(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
-        torch.manual_seed(how.seed)
         for rows in _groups(prompts, how.max_new_tokens, batch_tokens):
+            if all(row in found for row in rows):
+                continue
+            torch.manual_seed(_seed(how.seed, rows[0]))
             done = _batch(model, [prompts[row] for row in rows], how, ends)
             found |= zip(rows, done, strict=True)
-            if on_prompts is not None:
-                on_prompts(len(rows))
+            if on_done is not None:
+                on_done(rows, done)
     return tuple(found[row] for row in range(len(prompts)))
+
+
+def _seed(seed: int, row: int) -> int:
+    """Of a batch, by its first prompt: a run that goes on draws what the first would have."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{row}".encode()).digest()[:7], "little")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,10 @@ of its own, which takes a model as :func:`one_pass` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,14 @@ from moeprune.observe.sums import FoldedSums
 Read = Callable[[Batch, FoldedSums], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What was just added to the sums: whole batches, so that a job can stop and go on here."""
+
+    batches: int
+    tokens: int
+
+
 def check_observer(layout: MoeLayout) -> None:
     """Check that calibration knows how to see this family's experts.
 
@@ -42,6 +53,59 @@ def check_observer(layout: MoeLayout) -> None:
         )
 
 
+def passes(
+    model: Any,
+    corpus: Corpus,
+    sums: FoldedSums,
+    *,
+    layout: MoeLayout,
+    batch_tokens: int,
+    padding_side: str = "right",
+    skip: int = 0,
+) -> Generator[Step]:
+    """Run the documents once, and add to ``sums`` what routers and experts did.
+
+    Close the iterator (``contextlib.closing``) where it is not read to its end: the model is
+    observed until then, and afterwards as it was.
+
+    Args:
+        model: a causal language model.
+        corpus: the documents.
+        sums: of the batches that are skipped; empty where none is.
+        layout: of the model's checkpoint.
+        batch_tokens: positions of one forward pass, padding included.
+        padding_side: ``"right"`` or ``"left"``; it does not change the sums.
+        skip: batches at the beginning that ``sums`` holds already.
+
+    Yields:
+        What each step has added.
+
+    Raises:
+        CheckpointError: the tokenizer gives ids that the model does not have, or a number is not
+            finite.
+        UnsupportedModelError: the model cannot be observed.
+        StatsError: a layer reported nothing.
+        UsageError: a batch does not fit the GPU's memory.
+    """
+    check_observer(layout)
+    layers = moe_layers(model, layout)
+    check_vocabulary(model, corpus)
+    observer = plugins.load(observers, layout.observer)
+    read: Read = getattr(observer, "reader", one_pass)(model)
+    due = batches(corpus, max_tokens=batch_tokens, padding_side=padding_side)
+    with observer.observing(model, layers=layers, sums=sums):
+        for batch in itertools.islice(due, skip, None):
+            try:
+                with torch.inference_mode():
+                    read(batch, sums)
+            except torch.OutOfMemoryError as problem:
+                raise UsageError(
+                    f"a batch of {batch.ids_BS.size} tokens does not fit the GPU's memory; give a "
+                    "smaller --batch-tokens."
+                ) from problem
+            yield Step(batches=1, tokens=batch.num_tokens)
+
+
 def prefill(
     model: Any,
     corpus: Corpus,
@@ -51,48 +115,25 @@ def prefill(
     padding_side: str = "right",
     on_tokens: Callable[[int], None] | None = None,
 ) -> Mapping[str, NDArray[Any]]:
-    """Run every document once and sum what routers and experts did.
+    """All of :func:`passes` from the first document to the last.
 
     Args:
-        model: a causal language model; it is left as it was.
+        model: see :func:`passes`, as the others.
         corpus: the documents.
         layout: of the model's checkpoint.
-        batch_tokens: positions of one forward pass, padding included.
-        padding_side: ``"right"`` or ``"left"``; it does not change the sums.
+        batch_tokens: positions of one forward pass.
+        padding_side: where padding stands.
         on_tokens: told of the tokens of each finished batch.
 
     Returns:
         Field -> array with a leading fold axis, as ``core.stats.FIELDS`` states them.
-
-    Raises:
-        CheckpointError: the tokenizer gives ids that the model does not have.
-        UnsupportedModelError: the model cannot be observed.
-        StatsError: a layer reported nothing.
-        UsageError: a batch does not fit the GPU's memory.
     """
-    check_observer(layout)
-    layers = moe_layers(model, layout)
-    _check_vocabulary(model, corpus)
-    sums = FoldedSums(
-        layer_ids=layout.layer_ids,
-        num_experts=layout.num_experts,
-        gating=layout.gating,
-        gate_scale=layout.gate_scale,
-        num_idle=layout.idle_experts,
-    )
-    observer = plugins.load(observers, layout.observer)
-    read: Read = getattr(observer, "reader", one_pass)(model)
-    with torch.inference_mode(), observer.observing(model, layers=layers, sums=sums):
-        for batch in batches(corpus, max_tokens=batch_tokens, padding_side=padding_side):
-            try:
-                read(batch, sums)
-            except torch.OutOfMemoryError as problem:
-                raise UsageError(
-                    f"a batch of {batch.ids_BS.size} tokens does not fit the GPU's memory; give a "
-                    "smaller --batch-tokens."
-                ) from problem
+    sums = FoldedSums.of(layout)
+    how = {"layout": layout, "batch_tokens": batch_tokens, "padding_side": padding_side}
+    with closing(passes(model, corpus, sums, **how)) as steps:  # type: ignore[arg-type]
+        for step in steps:
             if on_tokens is not None:
-                on_tokens(batch.num_tokens)
+                on_tokens(step.tokens)
     return sums.arrays()
 
 
@@ -101,7 +142,7 @@ def one_pass(model: Any) -> Read:
     decoder = decoder_of(model)
 
     def read(batch: Batch, sums: FoldedSums) -> None:
-        sums.begin(batch.fold_BS, batch.counted_BS)
+        sums.begin(batch.fold_BS, batch.counted_BS, batch.number_B)
         decoder(**_inputs(decoder, batch, model.device), use_cache=False)
         sums.end()
 
@@ -119,7 +160,12 @@ def _inputs(decoder: Any, batch: Batch, device: torch.device) -> dict[str, torch
     return inputs
 
 
-def _check_vocabulary(model: Any, corpus: Corpus) -> None:
+def check_vocabulary(model: Any, corpus: Corpus) -> None:
+    """Check that the model has every token of the documents.
+
+    Raises:
+        CheckpointError: it does not.
+    """
     size = int(model.get_input_embeddings().num_embeddings)
     largest = max((int(np.max(ids)) for ids in corpus.documents), default=0)
     if largest >= size:

@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from moeprune.core.layout import MoeLayout
 from moeprune.core.stats import FIELDS, FOLDS
-from moeprune.errors import StatsError, UnsupportedModelError
+from moeprune.errors import CheckpointError, StatsError, UnsupportedModelError
+from moeprune.observe.open_batch import OpenBatch
 
 
 def router_probabilities(logits_TE: Tensor, *, gating: str) -> Tensor:
@@ -49,11 +51,8 @@ def widened(values: Tensor) -> Tensor:
 class FoldedSums:
     """The sums of one domain while its batches pass.
 
-    Observers call :meth:`add` once a layer and batch, between :meth:`begin` and :meth:`end`.
-
-    Attributes:
-        live_T: positions of the batch's tokens in the flattened batch, or None where it has no
-            padding. Observers report these alone; of them, what is counted is chosen here.
+    Observers call :meth:`add` once a layer and batch, between :meth:`begin` and :meth:`end`. Where
+    several batches are on their way, :meth:`switch` says whose layers report next.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class FoldedSums:
         gate_scale: float = 1.0,
         num_idle: int = 0,
     ):
-        self.live_T: Tensor | None = None
         self._layer_ids = tuple(layer_ids)
         self._num_experts = tuple(num_experts)
         self._gating = gating
@@ -76,39 +74,51 @@ class FoldedSums:
             name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
             for name, (axes, dtype, _) in FIELDS.items()
         }
-        self._fold_T = torch.zeros(0, dtype=torch.int64)  # of the counted tokens
-        self._counted_T: Tensor | None = None  # which of the tokens those are; None: all
-        self._positions = 0
-        self._seen: set[int] = set()
+        self._open = OpenBatch()
+
+    @classmethod
+    def of(cls, layout: MoeLayout) -> FoldedSums:
+        """Empty sums for a model of this layout."""
+        return cls(
+            layer_ids=layout.layer_ids,
+            num_experts=layout.num_experts,
+            gating=layout.gating,
+            gate_scale=layout.gate_scale,
+            num_idle=layout.idle_experts,
+        )
+
+    @property
+    def live_T(self) -> Tensor | None:
+        """Places of the batch's tokens in the flattened batch, None where it has no padding.
+
+        Observers report these alone; of them, what is counted is chosen here.
+        """
+        return self._open.live_T
 
     def begin(
-        self, fold_BS: NDArray[np.int64], counted_BS: NDArray[np.bool_] | None = None
-    ) -> None:
-        """Start a batch.
+        self,
+        fold_BS: NDArray[np.int64],
+        counted_BS: NDArray[np.bool_] | None = None,
+        number_B: NDArray[np.int64] | None = None,
+    ) -> OpenBatch:
+        """Start a batch; see :meth:`OpenBatch.of` for the arguments."""
+        self._open = OpenBatch.of(fold_BS, counted_BS, number_B)
+        return self._open
 
-        Args:
-            fold_BS: the fold of every position, −1 in the padding.
-            counted_BS: the tokens to count, padding aside; None: all.
-        """
-        flat = torch.from_numpy(fold_BS.reshape(-1))
-        self._positions = flat.numel()
-        self._fold_T = flat[flat >= 0]
-        full = self._fold_T.numel() == flat.numel()
-        self.live_T = None if full else torch.nonzero(flat >= 0).reshape(-1)
-        self._counted_T = None
-        if counted_BS is not None:
-            counted_T = torch.from_numpy(counted_BS.reshape(-1))[flat >= 0]
-            if not counted_T.all():
-                self._counted_T = torch.nonzero(counted_T).reshape(-1)
-                self._fold_T = self._fold_T[self._counted_T]
-        self._seen = set()
+    def switch(self, batch: OpenBatch) -> None:
+        """Go on with a batch that was begun before."""
+        self._open = batch
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from sums that :meth:`arrays` gave."""
+        self._arrays = {name: arrays[name].copy() for name in FIELDS}
 
     def live(self, values: Tensor, *, row: int) -> Tensor:
         """Rows of a flattened batch that belong to tokens."""
-        if values.shape[0] != self._positions:
+        if values.shape[0] != self._open.positions:
             raise UnsupportedModelError(
                 f"layer {self._layer_ids[row]} saw {values.shape[0]} tokens of a batch of "
-                f"{self._positions}; a model that drops or adds tokens cannot be observed."
+                f"{self._open.positions}; a model that drops or adds tokens cannot be observed."
             )
         return values if self.live_T is None else values[self.live_T.to(values.device)]
 
@@ -139,22 +149,23 @@ class FoldedSums:
                 f"layer {self._layer_ids[row]}: the router gives {list(logits_TE.shape)}, expected "
                 f"logits {due}; this family needs an observer of its own."
             )
-        if self._counted_T is not None:
-            counted_T = self._counted_T.to(logits_TE.device)
-            logits_TE, ids_TK = logits_TE[counted_T], ids_TK[counted_T]
-            gates_TK, norms_TK = gates_TK[counted_T], norms_TK[counted_T]
-            gate_norms_TK = None if gate_norms_TK is None else gate_norms_TK[counted_T]
+        if self._open.counted_C is not None:
+            counted_C = self._open.counted_C.to(logits_TE.device)
+            logits_TE, ids_TK = logits_TE[counted_C], ids_TK[counted_C]
+            gates_TK, norms_TK = gates_TK[counted_C], norms_TK[counted_C]
+            gate_norms_TK = None if gate_norms_TK is None else gate_norms_TK[counted_C]
         probs_TE = router_probabilities(logits_TE, gating=self._gating)
         prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
-        self._add_routers(row, probs_TE)
         # A learned factor of an expert may be negative; what counts is how much the expert adds.
         gate = gates_TK.cpu().double().reshape(-1).abs() * self._gate_scale
         norm = norms_TK.cpu().double().reshape(-1)
+        self._check_finite(row, probs_TE, gate, norm)
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
+        self._add_routers(row, probs_TE)
         top_k = ids_TK.shape[1]
         # One bin a (fold, expert): bincount adds in the order of the tokens, always the same.
         ids = ids_TK.cpu().reshape(-1)
-        bins = self._fold_T.repeat_interleave(top_k) * experts + ids
+        bins = self._open.fold_C.repeat_interleave(top_k) * experts + ids
         if self._num_idle:
             routed = ids < experts
             bins, gate, norm = bins[routed], gate[routed], norm[routed]
@@ -169,8 +180,8 @@ class FoldedSums:
         largest = torch.zeros(FOLDS * experts).scatter_reduce_(0, bins, norm.float(), "amax")
         kept = self._arrays["norm_max"][:, row, :experts]
         np.maximum(kept, largest.reshape(FOLDS, experts).numpy(), out=kept)
-        self._arrays["tokens"][:, row] += np.bincount(self._fold_T.numpy(), minlength=FOLDS)
-        self._seen.add(row)
+        self._arrays["tokens"][:, row] += np.bincount(self._open.fold_C.numpy(), minlength=FOLDS)
+        self._open.seen.add(row)
 
     def end(self) -> None:
         """Close a batch.
@@ -179,7 +190,7 @@ class FoldedSums:
             StatsError: a layer reported nothing, so its rows would be zeros that look measured.
         """
         for row, layer in enumerate(self._layer_ids):
-            if row not in self._seen:
+            if row not in self._open.seen:
                 raise StatsError(
                     f"layer {layer}: its experts or its router never reported in a forward pass; "
                     "this model runs them in a way that cannot be observed."
@@ -189,6 +200,20 @@ class FoldedSums:
         """Field -> array, as ``core.stats.FIELDS`` names and shapes them."""
         return dict(self._arrays)
 
+    def _check_finite(self, row: int, probs_TE: Tensor, gate: Tensor, norm: Tensor) -> None:
+        """Sums never recover from a NaN, and a plan would be made of it."""
+        if all(bool(torch.isfinite(values.sum()).item()) for values in (probs_TE, gate, norm)):
+            return
+        bad_T = ~torch.isfinite(probs_TE).all(dim=1).cpu()
+        for values in (gate, norm):
+            bad_T |= ~torch.isfinite(values.reshape(bad_T.numel(), -1)).all(dim=1)
+        token = int(bad_T.nonzero()[0])
+        raise CheckpointError(
+            f"layer {self._layer_ids[row]}, {self._open.document(token)}: the router or an expert "
+            "gives a number that is not finite. In float16 numbers overflow: give --dtype bfloat16 "
+            "or float32; else the weights are damaged."
+        )
+
     def _bin(self, name: str, row: int, bins: Tensor, weights: Tensor | None) -> None:
         experts = self._num_experts[row]
         sums = torch.bincount(bins, weights=weights, minlength=FOLDS * experts)
@@ -196,7 +221,7 @@ class FoldedSums:
 
     def _add_routers(self, row: int, probs_TE: Tensor) -> None:
         experts = self._num_experts[row]
-        fold_T = self._fold_T.to(probs_TE.device)
+        fold_T = self._open.fold_C.to(probs_TE.device)
         member_FT = torch.nn.functional.one_hot(fold_T, FOLDS).T.double()
         entropy_T = torch.special.entr(probs_TE).double().sum(dim=1) / math.log(2)  # bits
         probs_TE = probs_TE[:, :experts]

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import moeprune
-from moeprune.architectures import attention_kinds
-from moeprune.artefact import sha256_bytes
-from moeprune.core.progress import OnProgress, Progress, ignore
-from moeprune.core.stats import CalibrationStats, DomainStats
+from moeprune.core.progress import OnProgress, ignore
+from moeprune.core.stats import CalibrationStats
 from moeprune.stages import decoding
-from moeprune.stages.decode_words import DecodeWords
-from moeprune.stages.identify import OpenModel, check_unchanged, open_model
+from moeprune.stages.calibratable import open_calibratable
+from moeprune.stages.calibrated import assembled
+from moeprune.stages.decode_words import DecodeWords, written_file
+from moeprune.stages.identify import check_unchanged
+from moeprune.stages.journal import Journal, progress_file
+from moeprune.stages.measuring import Stop, measured, never
 from moeprune.stages.numbers import check_numbers
-from moeprune.stages.runnable import check_measurable, check_passes
-from moeprune.stages.stored import check_runnable
 from moeprune.stages.texts import check_not_read, read_texts
 from moeprune.stages.writable import check_writable
 
@@ -49,6 +48,8 @@ def calibrate(
     thinking: str | None = None,
     prompt_length: int | None = None,
     generations: str | Path | Sequence[str | Path] = (),
+    resume: bool = True,
+    stop: Stop = never,
     on_progress: OnProgress = ignore,
     on_warning: Callable[[str], None] | None = None,
 ) -> CalibrationStats:
@@ -87,6 +88,9 @@ def calibrate(
         thinking: decode: ``"on"``, ``"off"`` or ``"default"``, told to the chat template.
         prompt_length: decode: tokens of a plain text that are its prompt; None: half of it.
         generations: decode: what was written already, ``FILE.jsonl`` or ``NAME=FILE.jsonl``.
+        resume: go on where an interrupted run of the same request stopped; what it measured lies
+            beside ``output``, as ``OUTPUT.progress``. False: begin anew.
+        stop: asked after every batch whether to stop there, with what is measured kept.
         on_progress: told of the tokens measured.
         on_warning: told, before the model is loaded, where documents are too short.
 
@@ -94,6 +98,7 @@ def calibrate(
         The stats; the same request on the same machine gives the same bytes.
 
     Raises:
+        StoppedError: ``stop`` said so.
         MoePruneError: the model, a domain, the tokenizer, an option or the output does not serve;
             or what was counted does not add up (``StatsError``).
     """
@@ -107,8 +112,16 @@ def calibrate(
     words.check(mode, domains if recipe is None else recipe, chat_template=chat_template)
     outputs = [] if output is None else words.outputs(Path(output), mode)
     for path in outputs:
-        check_writable(path, overwrite=overwrite)
-    opened = open_model(model, revision=revision, gating=gating)
+        # What the model wrote is there before the stats are: an interrupted run has left it.
+        begun = resume and path != outputs[0] and written_file(outputs[0]).exists()
+        check_writable(path, overwrite=overwrite or begun)
+    opened = open_calibratable(
+        model,
+        mode=mode,
+        revision=revision,
+        gating=gating,
+        trust_remote_code=trust_remote_code,
+    )
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
     from moeprune.observe.load import (
@@ -117,18 +130,12 @@ def calibrate(
         check_dtype,
         decoder_dtype,
         load_causal_lm,
-        load_tokenizer,
     )
-    from moeprune.observe.prefill import check_observer, prefill
+    from moeprune.observe.prefill import passes
     from moeprune.observe.recipe import read_recipe
+    from moeprune.observe.sums import FoldedSums
+    from moeprune.observe.tokenizer import load_tokenizer
 
-    check_observer(opened.layout)
-    if mode == "decode":
-        decoding.check_decodes(opened.layout)
-    check_runnable(opened.index, opened.layout)
-    check_measurable(
-        opened.index, opened.layout, opened.origin, trust_remote_code=trust_remote_code
-    )
     check_dtype(dtype)
     check_device(device)
     check_batch_tokens(batch_tokens)
@@ -139,6 +146,23 @@ def calibrate(
     for path in outputs:
         check_not_read(path, opened.index, [*sources.values(), *map(str, words.files())])
     check_config(folder, trust_remote_code=trust_remote_code)
+    journal = Journal.open(
+        None if output is None else progress_file(Path(output)),
+        {
+            "model": opened.facts.fingerprint,
+            "--mode": mode,
+            "--dtype": dtype,
+            "--batch-tokens": batch_tokens,
+            "--domain": [list(pair) for pair in sources.items()],
+            "--length": length,
+            "--samples": samples,
+            "--seed": seed,
+            "--shard": list(shard),
+            "--chat-template": chat_template,
+            **words.request(),
+        },
+        resume=resume,
+    )
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     how: dict[str, Any] = {
         "config": opened.index.config,
@@ -160,6 +184,7 @@ def calibrate(
     live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     check_unchanged(opened)
     check_numbers(opened.index, opened.layout, live)
+    journal.settle("number type", decoder_dtype(live))
     decoded: dict[str, Any] = {}
     if asked is not None:
         corpora, decoded = decoding.answered(
@@ -169,72 +194,35 @@ def calibrate(
             seed=seed,
             batch_tokens=batch_tokens,
             output=None if output is None else Path(output),
+            resume=resume,
+            stop=stop,
             on_progress=on_progress,
         )
-    count = _Counter(corpora, on_progress)
-    stats = CalibrationStats(
-        model=opened.facts,
-        domains=tuple(
-            DomainStats(
-                name=corpus.name,
-                source=corpus.source,
-                corpus_sha256=corpus.sha256,
-                documents=corpus.total,
-                shards=(corpus.shard,),
-                duplicates=corpus.duplicates,
-                arrays=prefill(
-                    live,
-                    corpus,
-                    layout=opened.layout,
-                    batch_tokens=batch_tokens,
-                    on_tokens=count,
-                ),
-            )
-            for corpus in corpora
-        ),
-        provenance={
-            "mode": mode,
-            "dtype": decoder_dtype(live),
-            "length": length,
-            "samples": samples,
-            "seed": seed,
-            "family": opened.origin,
-            "config_sha256": sha256_bytes(opened.index.config_text.encode()),
-            "versions": _versions(),
-            **({} if chat_template else {"chat_template": "off"}),
-            **_attention(opened),
-            **decoded,
-        },
+    arrays = measured(
+        corpora,
+        passes=partial(passes, live, layout=opened.layout, batch_tokens=batch_tokens),
+        sums=partial(FoldedSums.of, opened.layout),
+        journal=journal,
+        on_progress=on_progress,
+        stop=stop,
     )
-    check_passes(stats, {corpus.name: corpus.num_counted for corpus in corpora}, opened.origin)
-    stats.check_counts()
+    with journal.sound():
+        stats = assembled(
+            opened,
+            corpora,
+            arrays,
+            {
+                "mode": mode,
+                "dtype": decoder_dtype(live),
+                "length": length,
+                "samples": samples,
+                "seed": seed,
+                **({} if chat_template else {"chat_template": "off"}),
+                **decoded,
+            },
+        )
     if output is not None:
         stats.save(Path(output))
+        journal.remove()
+        written_file(Path(output)).unlink(missing_ok=True)
     return stats
-
-
-class _Counter:
-    """Adds up tokens over all domains, so that the time left is that of the whole job."""
-
-    def __init__(self, corpora: Sequence[Corpus], on_progress: OnProgress) -> None:
-        self._done, self._total = 0, sum(corpus.num_tokens for corpus in corpora)
-        self._report = on_progress
-        self(0)
-
-    def __call__(self, tokens: int) -> None:
-        self._done += tokens
-        self._report(Progress("calibrate", self._done, self._total, "tokens"))
-
-
-def _attention(opened: OpenModel) -> dict[str, list[str]]:
-    """The kind of attention of each MoE layer: analyse groups layers by it."""
-    kinds = attention_kinds(opened.index.config, opened.facts.layer_ids)
-    return {} if kinds is None else {"attention": kinds}
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "moeprune": moeprune.__version__,
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }

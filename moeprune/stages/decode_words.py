@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,12 @@ MAX_NEW_TOKENS = 512
 def generations_file(output: Path) -> Path:
     """Where what the model wrote is kept, beside the stats."""
     return output.with_name(output.name.removesuffix(".safetensors") + ".generations.jsonl")
+
+
+def written_file(output: Path) -> Path:
+    """Where what the model wrote is kept while it writes."""
+    generations = generations_file(output)
+    return generations.with_name(generations.name + ".progress")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +117,11 @@ class DecodeWords:
             return self
         half = MAX_NEW_TOKENS if positions is None else max(2, positions // 2)
         return replace(self, max_new_tokens=min(MAX_NEW_TOKENS, half))
+
+    def request(self) -> dict[str, Any]:
+        """Option -> value, of what decides what is measured, where something was said."""
+        said = asdict(self).items()
+        return {f"--{name.replace('_', '-')}": value for name, value in said if value}
 
     def provenance(self) -> dict[str, Any]:
         """What the stats say of it; what another engine did is not known."""

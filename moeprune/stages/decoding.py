@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from moeprune.core.completions import Completions
 from moeprune.core.layout import MoeLayout
 from moeprune.core.progress import OnProgress, Progress
 from moeprune.errors import UnsupportedModelError, UsageError
-from moeprune.stages.decode_words import DecodeWords, generations_file
+from moeprune.stages.decode_words import DecodeWords, generations_file, written_file
+from moeprune.stages.measuring import Stop
 from moeprune.stages.texts import positions_of
+from moeprune.stages.written import Written
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -137,20 +140,33 @@ def answered(
     seed: int,
     batch_tokens: int,
     output: Path | None,
+    resume: bool,
+    stop: Stop,
     on_progress: OnProgress,
 ) -> tuple[list[Corpus], dict[str, Any]]:
     """What is to be observed, and what the stats say of it; generated where no file gives it.
 
-    What the model wrote is saved before it is observed.
+    What the model wrote is saved as it comes, and as a whole before it is observed.
 
     Raises:
+        StoppedError: ``stop`` said so.
         MoePruneError: the model cannot write, or a domain has nothing to count.
     """
     from moeprune.observe.continued import continued, generations_text
 
     done = asked.completions
     if done is None:
-        done = _generated(asked, model, tokenizer, seed, batch_tokens, on_progress)
+        done = _generated(
+            asked,
+            model,
+            tokenizer=tokenizer,
+            seed=seed,
+            batch_tokens=batch_tokens,
+            path=None if output is None else written_file(output),
+            resume=resume,
+            stop=stop,
+            on_progress=on_progress,
+        )
         if output is not None:
             text = generations_text(asked.prompts, done, tokenizer)
             write_bytes(generations_file(output), text.encode())
@@ -168,41 +184,54 @@ def answered(
 def _generated(
     asked: Asked,
     model: Any,
+    *,
     tokenizer: Any,
     seed: int,
     batch_tokens: int,
+    path: Path | None,
+    resume: bool,
+    stop: Stop,
     on_progress: OnProgress,
 ) -> tuple[tuple[Completion, ...], ...]:
     from moeprune.observe.generate import Decoding, check_generates, end_tokens, generate
 
     check_generates(model)
+    ends = end_tokens(model, tokenizer)
     how = Decoding(
         max_new_tokens=asked.words.max_new_tokens or 0,
         temperature=asked.words.temperature or 0.0,
         seed=seed,
     )
+    request = {
+        **asdict(how),
+        "ends": list(ends),
+        "batch_tokens": batch_tokens,
+        "dtype": str(model.dtype),
+        "prompts": {domain.name: [domain.sha256, *domain.shard] for domain in asked.prompts},
+    }
+    written = Written(path, request, resume=resume)
+    total = sum(len(domain.ids) for domain in asked.prompts)
+
+    def report() -> int:
+        done = sum(len(written.of(domain.name)) for domain in asked.prompts)
+        on_progress(Progress("generate", done, total, "prompts"))
+        return done
+
+    def keep(domain: str, rows: Sequence[int], done: Sequence[Completion]) -> None:
+        written.add(domain, rows, done)
+        if report() < total and stop():
+            raise written.stopped(report(), total)
+
+    report()
     return tuple(
         generate(
             model,
             prompts.ids,
             how=how,
-            ends=end_tokens(model, tokenizer),
+            ends=ends,
             batch_tokens=batch_tokens,
-            on_prompts=on_prompts,
+            kept=written.of(prompts.name),
+            on_done=partial(keep, prompts.name),
         )
-        for prompts, on_prompts in _counted(asked.prompts, on_progress)
+        for prompts in asked.prompts
     )
-
-
-def _counted(
-    prompts: Sequence[Prompts], on_progress: OnProgress
-) -> list[tuple[Prompts, Callable[[int], None]]]:
-    """Each domain with what is to be told of its finished prompts, added up over all of them."""
-    done, total = 0, sum(len(domain.ids) for domain in prompts)
-
-    def more(number: int) -> None:
-        nonlocal done
-        done += number
-        on_progress(Progress("generate", done, total, "prompts"))
-
-    return [(domain, more) for domain in prompts]

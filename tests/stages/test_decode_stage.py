@@ -241,18 +241,27 @@ def test_thinking_is_told_and_recorded(model: Path, texts: dict[str, str], tmp_p
 def test_the_output_of_a_killed_pass_is_not_lost(
     model: Path, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moeprune.observe import prefill as passes
+    from moeprune.observe import generate, prefill
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
+    whole = run(model, texts, tmp_path / "whole")
+    written = (tmp_path / "whole.generations.jsonl").read_bytes()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(passes, "prefill", killed)
+        patch.setattr(prefill, "passes", killed)
         run(model, texts, tmp_path / "s")
-    assert [path.name for path in tmp_path.iterdir()] == ["s.generations.jsonl"]
+    left = {path.name for path in tmp_path.glob("s*")}
+    assert left == {"s.generations.jsonl", "s.generations.jsonl.progress"}
     with pytest.raises(OutputError, match=r"s\.generations\.jsonl exists"):
-        run(model, texts, tmp_path / "s")
-    same(run(model, None, generations=tmp_path / "s.generations.jsonl"), run(model, texts))
+        run(model, texts, tmp_path / "s", resume=False)
+    same(run(model, None, generations=tmp_path / "s.generations.jsonl"), whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(generate, "_batch", killed)  # nothing is written twice
+        same(run(model, texts, tmp_path / "s"), whole)
+    assert (tmp_path / "s.generations.jsonl").read_bytes() == written
+    assert (tmp_path / "s").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert {path.name for path in tmp_path.glob("s*")} == {"s", "s.generations.jsonl"}
 
 
 @pytest.mark.parametrize(

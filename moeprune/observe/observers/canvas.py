@@ -61,10 +61,10 @@ def reader(model: Any) -> Callable[[Batch, FoldedSums], None]:
                 canvas_BC = noisy(
                     span_BC, number_B, start=start, length=length, vocabulary=vocabulary
                 )
-                sums.begin(fold_BS[:, start:end])
+                sums.begin(fold_BS[:, start:end], number_B=number_B)
                 decoder(_tensor(canvas_BC, model), cache=cache, decoder_attention_mask=known)
                 sums.end()
-            sums.begin(fold_BS[:, start:end])
+            sums.begin(fold_BS[:, start:end], number_B=number_B)
             cache = encoder(_tensor(span_BC, model), attention_mask=known, cache=cache).cache
             sums.end()
 

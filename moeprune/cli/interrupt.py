@@ -1,0 +1,40 @@
+"""Ctrl-C and SIGTERM on a long job: what runs is finished and kept, and then the job ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def finishing() -> Iterator[Callable[[], bool]]:
+    """A function that tells whether the job was asked to stop; a second signal ends it at once.
+
+    Outside of the main thread, where no signal can be received, it never is.
+    """
+    asked = False
+
+    def ask(number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            for each in _SIGNALS:
+                signal.signal(each, former[each])
+            raise KeyboardInterrupt
+        asked = True
+        click.echo("\nstopping after the batch in progress; once more: at once", err=True)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    former = {each: signal.signal(each, ask) for each in _SIGNALS}
+    try:
+        yield lambda: asked
+    finally:
+        for each in _SIGNALS:
+            signal.signal(each, former[each])

@@ -1,0 +1,76 @@
+"""The stats of what was measured: checked, and with what is to be known of how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import moeprune
+from moeprune.architectures import attention_kinds
+from moeprune.artefact import sha256_bytes
+from moeprune.core.stats import Array, CalibrationStats, DomainStats
+from moeprune.stages.identify import OpenModel
+from moeprune.stages.runnable import check_passes
+
+if TYPE_CHECKING:
+    from moeprune.observe.domains import Corpus
+
+
+def assembled(
+    opened: OpenModel,
+    corpora: Sequence[Corpus],
+    arrays: Sequence[Mapping[str, Array]],
+    provenance: Mapping[str, Any],
+) -> CalibrationStats:
+    """The stats of a model.
+
+    Args:
+        opened: the model.
+        corpora: what was measured.
+        arrays: field -> sums, of each of them.
+        provenance: how; model, versions and kinds of attention are added.
+
+    Raises:
+        StatsError: the sums do not add up.
+        UnsupportedModelError: a family that is not listed did not run as was assumed.
+    """
+    stats = CalibrationStats(
+        model=opened.facts,
+        domains=tuple(
+            DomainStats(
+                name=corpus.name,
+                source=corpus.source,
+                corpus_sha256=corpus.sha256,
+                documents=corpus.total,
+                shards=(corpus.shard,),
+                duplicates=corpus.duplicates,
+                arrays=own,
+            )
+            for corpus, own in zip(corpora, arrays, strict=True)
+        ),
+        provenance={
+            **provenance,
+            "family": opened.origin,
+            "config_sha256": sha256_bytes(opened.index.config_text.encode()),
+            "versions": _versions(),
+            **_attention(opened),
+        },
+    )
+    check_passes(stats, {corpus.name: corpus.num_counted for corpus in corpora}, opened.origin)
+    stats.check_counts()
+    return stats
+
+
+def _attention(opened: OpenModel) -> dict[str, list[str]]:
+    """The kind of attention of each MoE layer: analyse groups layers by it."""
+    kinds = attention_kinds(opened.index.config, opened.facts.layer_ids)
+    return {} if kinds is None else {"attention": kinds}
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "moeprune": moeprune.__version__,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }

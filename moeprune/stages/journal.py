@@ -1,0 +1,199 @@
+"""What a calibration has measured so far, in a file beside its output, from which it goes on.
+
+The file holds whole sums and how many batches are in them, never a part of a batch. Sums are added
+in the order of the batches, so a run that goes on gives the bytes of a run that was never stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moeprune.artefact import canonical_json, check_schema, parse_json, write_bytes
+from moeprune.core.domain_stats import FIELDS, Array
+from moeprune.errors import (
+    CheckpointError,
+    MismatchError,
+    StatsError,
+    UnsupportedModelError,
+)
+
+SCHEMA = "moeprune.progress/1"
+# Saving may take a hundredth of the time that it protects.
+_SHARE = 100
+
+
+def progress_file(output: Path) -> Path:
+    """Where what is measured is kept while it is measured."""
+    return output.with_name(output.name + ".progress")
+
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(slots=True)
+class Measured:
+    """One domain, measured in part or whole.
+
+    Attributes:
+        batches: in the sums.
+        tokens: in the sums.
+        whole: nothing is left to do.
+        arrays: field -> sums.
+        notes: what else is to be known of it, plain JSON values.
+    """
+
+    batches: int = 0
+    tokens: int = 0
+    whole: bool = False
+    arrays: Arrays = field(default_factory=dict, repr=False)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """The progress of one calibration.
+
+    Attributes:
+        path: of the file; None: nothing is kept.
+        domains: name -> what is measured of it.
+    """
+
+    def __init__(self, path: Path | None, request: Mapping[str, Any]) -> None:
+        """Begin anew; see :meth:`open`."""
+        self.path = path
+        self.domains: dict[str, Measured] = {}
+        self._request = dict(request)
+        self._settled: dict[str, Any] = {}
+        self._saved = time.monotonic()
+        self._cost = 0.0
+
+    @classmethod
+    def open(cls, path: Path | None, request: Mapping[str, Any], *, resume: bool) -> Journal:
+        """Go on where the file says, or begin anew where there is none.
+
+        Args:
+            path: of the file; None: nothing is kept.
+            request: option -> value, of everything that decides what is measured.
+            resume: False: what the file holds is not used, and is lost once progress is saved.
+
+        Raises:
+            MismatchError: the file is of another request.
+            StatsError: it cannot be read.
+        """
+        journal = cls(path, request)
+        if path is not None and resume and path.exists():
+            journal._load(path)
+        return journal
+
+    def settled(self, name: str) -> Any:
+        """What the run that is continued settled, None where there is none."""
+        return self._settled.get(name)
+
+    def settle(self, name: str, value: Any) -> None:
+        """State what was not known at the beginning.
+
+        Raises:
+            MismatchError: the run that is continued had another value.
+        """
+        if name in self._settled:
+            self._check(name, self._settled[name], value)
+        self._settled[name] = value
+
+    def due(self) -> bool:
+        """Whether saving now costs little against the time since it was done last."""
+        return time.monotonic() - self._saved >= _SHARE * self._cost
+
+    def save(self) -> None:
+        """Write everything; the file is the old one or the whole new one.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        if self.path is None:
+            return
+        from safetensors.numpy import save
+
+        start = time.monotonic()
+        tensors = {
+            f"{name}/{key}": np.ascontiguousarray(array)
+            for name, domain in self.domains.items()
+            for key, array in sorted(domain.arrays.items())
+        }
+        body = {
+            "schema": SCHEMA,
+            "request": self._request,
+            "settled": self._settled,
+            "domains": [
+                {
+                    "name": name,
+                    "batches": domain.batches,
+                    "tokens": domain.tokens,
+                    "whole": domain.whole,
+                    "notes": domain.notes,
+                }
+                for name, domain in self.domains.items()
+            ],
+        }
+        write_bytes(self.path, save(tensors, metadata={"moeprune": canonical_json(body)}))
+        self._saved = time.monotonic()
+        self._cost = self._saved - start
+
+    def remove(self) -> None:
+        """The result is written: what led to it is not needed any more."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def sound(self) -> Iterator[None]:
+        """A block in which the file goes if the model turns out to give no sums to go on from."""
+        try:
+            yield
+        except (CheckpointError, StatsError, UnsupportedModelError):
+            self.remove()
+            raise
+
+    def _load(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        way_out = "Give --no-resume to begin anew."
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            body = parse_json(metadata["moeprune"])
+            check_schema(body, schema=SCHEMA, path=path, error=StatsError)
+            self._settled = dict(body["settled"])
+            begun = dict(body["request"])
+            for entry in body["domains"]:
+                name = entry["name"]
+                begun_it = f"{name}/tokens" in arrays
+                self.domains[name] = Measured(
+                    batches=int(entry["batches"]),
+                    tokens=int(entry["tokens"]),
+                    whole=bool(entry["whole"]),
+                    arrays={key: arrays[f"{name}/{key}"] for key in FIELDS} if begun_it else {},
+                    notes=dict(entry["notes"]),
+                )
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as problem:
+            raise StatsError(
+                f"{path} cannot be read as progress: {problem}. {way_out}"
+            ) from problem
+        except StatsError as problem:
+            raise StatsError(f"{problem} {way_out}") from problem
+        for name in sorted(begun.keys() | self._request.keys()):
+            self._check(name, begun.get(name), self._request.get(name))
+
+    def _check(self, name: str, begun: Any, now: Any) -> None:
+        if begun == now:
+            return
+        said = f" ({begun!r} then, {now!r} now)"
+        raise MismatchError(
+            f"{self.path} was begun with another {name}{said if len(said) < 120 else ''}. Give the "
+            "same options to go on, or --no-resume to begin anew."
+        )
