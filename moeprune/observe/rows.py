@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from moeprune.errors import DomainError
-
-Messages = tuple[Mapping[str, Any], ...]
+from moeprune.observe.messages import Messages, encodable, messages_of
 
 _ASKING = ("messages", "prompt", "text")
 
@@ -78,7 +78,7 @@ class Distinct:
     """
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._seen: set[bytes] = set()  # hashes: the texts themselves may fill the memory
         self.dropped = 0
 
     def takes(self, document: Document) -> bool:
@@ -86,61 +86,84 @@ class Distinct:
         if document.blank:
             return False
         text = document.text
-        # A text and a chat are never equal: a chat's JSON is told apart by its first sign.
-        key = f"t{text}" if isinstance(text, str) else f"m{json.dumps(text, sort_keys=True)}"
-        if key in self._seen:
+        # A text, a prompt and a chat are never equal: the first sign tells them apart.
+        kind = "p" if document.whole else "t"
+        key = f"{kind}{text}" if isinstance(text, str) else f"m{json.dumps(text, sort_keys=True)}"
+        digest = hashlib.sha256(key.encode()).digest()
+        if digest in self._seen:
             self.dropped += 1
             return False
-        self._seen.add(key)
+        self._seen.add(digest)
         return True
 
 
-def row_text(row: Any, where: str) -> str | Messages:
+def row_text(row: Any, where: str, *, table: bool = False) -> str | Messages:
     """The text of a row: of ``text``, or ``messages``, or ``prompt`` followed by ``completion``.
+
+    Args:
+        row: key -> value; null is as good as no key.
+        where: of the row.
+        table: the row is of a table.
 
     Raises:
         DomainError: it has none of them, or not of that type.
     """
-    if not isinstance(row, Mapping):
-        raise DomainError(f"{where} is a JSON {type(row).__name__}; write one object a line.")
-    if "text" in row:
+    have = _present(row, where)
+    if "text" in have:
         return row_string(row, "text", where)
-    if "messages" in row:
-        return _messages(row, "messages", where)
-    if "prompt" in row and "completion" in row:
+    if "messages" in have:
+        return _messages(row, "messages", where, table=table)
+    if "prompt" in have and "completion" in have:
+        if isinstance(row["prompt"], list):
+            asked = _messages(row, "prompt", where, table=table)
+            return asked + _messages(row, "completion", where, table=table)
         return row_string(row, "prompt", where) + row_string(row, "completion", where)
-    keys = ", ".join(sorted(row)) or "no key"
     raise DomainError(
-        f"{where} has {keys}; it needs 'text', or 'messages', or 'prompt' and 'completion'."
+        f"{where} has {_keys(row)}; it needs 'text', or 'messages', or 'prompt' and 'completion'."
     )
 
 
-def row_question(row: Any, where: str) -> Document:
+def row_question(row: Any, where: str, *, table: bool = False) -> Document:
     """A row as a prompt to answer, or a text of which the beginning is one.
+
+    Args:
+        row: key -> value; null is as good as no key.
+        where: of the row.
+        table: the row is of a table.
 
     Raises:
         DomainError: it has none of the keys, or another type under one.
     """
-    if not isinstance(row, Mapping):
-        raise DomainError(f"{where} is a JSON {type(row).__name__}; write one object a line.")
-    if "messages" in row or "prompt" in row:
-        return Document(text=row_prompt(row, where), where=where, whole=True)
-    if "text" in row:
+    have = _present(row, where)
+    if "messages" in have or "prompt" in have:
+        return Document(text=row_prompt(row, where, table=table), where=where, whole=True)
+    if "text" in have:
         return Document(text=row_string(row, "text", where), where=where)
-    keys = ", ".join(sorted(row)) or "no key"
-    raise DomainError(f"{where} has {keys}; it needs 'messages', or 'prompt', or 'text'.")
+    raise DomainError(f"{where} has {_keys(row)}; it needs 'messages', or 'prompt', or 'text'.")
 
 
-def row_prompt(row: Mapping[str, Any], where: str) -> str | Messages:
+def row_prompt(row: Mapping[str, Any], where: str, *, table: bool = False) -> str | Messages:
     """What a row asks: its messages without the answer at their end, or its prompt.
 
     Raises:
         DomainError: it is neither, or nobody asks anything.
     """
-    key = "messages" if "messages" in row else "prompt"
+    key = "messages" if row.get("messages") is not None else "prompt"
     if key == "prompt" and not isinstance(row[key], list):
         return row_string(row, key, where)
-    return _asked(_messages(row, key, where), where)
+    return _asked(_messages(row, key, where, table=table), where)
+
+
+def _present(row: Any, where: str) -> set[str]:
+    """The keys under which a row holds something."""
+    if not isinstance(row, Mapping):
+        raise DomainError(f"{where} is a JSON {type(row).__name__}; write one object a line.")
+    return {key for key, value in row.items() if value is not None}
+
+
+def _keys(row: Mapping[str, Any]) -> str:
+    named = (key if row[key] is not None else f"{key} (null)" for key in sorted(row))
+    return ", ".join(named) or "no key"
 
 
 def _asked(messages: Messages, where: str) -> Messages:
@@ -158,11 +181,9 @@ def column_question(row: Mapping[str, Any], columns: str | None, where: str) -> 
         DomainError: there is no such column, or it holds something else.
     """
     if columns is None:
-        present = {name: value for name, value in row.items() if value is not None}
-        if not set(_ASKING) & set(present):
+        if all(row.get(key) is None for key in _ASKING) and set(_ASKING) & set(row):
             return Document(text="", where=where)
-        found = row_question(present, where)
-        return replace(found, text=_without_missing(found.text))
+        return row_question(row, where, table=True)
     text = column_text(row, columns, where)
     if isinstance(text, str):
         return Document(text=text, where=where)
@@ -182,10 +203,10 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
         DomainError: there is no such column, or it holds something else.
     """
     if columns is None:
-        present = {name: value for name, value in row.items() if value is not None}
+        present = [name for name, value in row.items() if value is not None]
         if row_has_text(row) and not row_has_text(present):
             return ""
-        return _without_missing(row_text(present, where))
+        return row_text(row, where, table=True)
     names = columns_of(columns, row)
     for name in names:
         if name not in row:
@@ -193,7 +214,7 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
                 f"{where} has no column {name!r}; it has {', '.join(map(str, row)) or 'none'}."
             )
     if len(names) == 1 and isinstance(row[columns], list):
-        return _without_missing(_messages(row, columns, where))
+        return _messages(row, columns, where, table=True)
     texts = ["" if row[name] is None else row_string(row, name, where) for name in names]
     return "\n\n".join(text for text in texts if text)
 
@@ -211,20 +232,8 @@ def row_has_text(row: Iterable[str], *, prompts: bool = False) -> bool:
     return bool(keys & {"text", "messages"}) or {"prompt", "completion"} <= keys
 
 
-def _without_missing(text: str | Messages) -> str | Messages:
-    """Messages without the keys that only other rows of the table have: templates look for keys."""
-    if isinstance(text, str):
-        return text
-    return tuple({key: value for key, value in m.items() if value is not None} for m in text)
-
-
-def _messages(row: Mapping[str, Any], key: str, where: str) -> Messages:
-    messages = row[key]
-    if not isinstance(messages, list) or not all(
-        isinstance(message, dict) and "role" in message for message in messages
-    ):
-        raise DomainError(f"{where}: {key!r} must be a list of objects with a 'role'.")
-    return tuple(_encodable(message) for message in messages)
+def _messages(row: Mapping[str, Any], key: str, where: str, *, table: bool) -> Messages:
+    return messages_of(row[key], f"{where}: {key!r}", table=table)
 
 
 def row_string(row: Mapping[str, Any], key: str, where: str) -> str:
@@ -236,15 +245,4 @@ def row_string(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row[key]
     if not isinstance(value, str):
         raise DomainError(f"{where}: {key!r} is a {type(value).__name__}; it must be a string.")
-    return str(_encodable(value))
-
-
-def _encodable(value: Any) -> Any:
-    """``value`` with every lone surrogate replaced: JSON can spell one, no tokenizer encodes it."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return value
+    return encodable(value)

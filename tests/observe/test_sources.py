@@ -105,7 +105,7 @@ BAD_JSONL = {
     "no key": ('\n\n{"content": "a"}', r"line 3 has content; it needs 'text'"),
     "empty row": ("{}", r"line 1 has no key"),
     "text is a list": ('{"text": ["a"]}', r"line 1: 'text' is a list; it must be a string"),
-    "text is null": ('{"text": null}', r"'text' is a NoneType"),
+    "text is null": ('{"text": null}', r"line 1 has text \(null\); it needs 'text'"),
     "only a prompt": ('{"prompt": "a"}', r"line 1 has prompt; it needs"),
     "messages": ('{"messages": "hi"}', r"'messages' must be a list of objects"),
     "no role": ('{"messages": [{"content": "hi"}]}', r"with a 'role'"),
