@@ -174,7 +174,8 @@ def fill(model: torch.nn.Module, *, seed: int = 0) -> None:
     """Give every weight a seeded random value that makes each part of the model matter."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.state_dict().items()):
-        if not tensor.is_floating_point() or name.endswith("A_log"):
+        # Decays that are computed, not learned; random ones would let a token see what follows it.
+        if not tensor.is_floating_point() or name.endswith(("A_log", "slope_rate", "_decay")):
             continue
         noise = torch.randn(tensor.shape, generator=generator)
         if re.search(r"\b(gate|router)\.weight$", name):

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from moeprune.observe.prompts import Prompts
 
 
+# Its attention treats what was prefilled as a reference that never leaves the window.
+_REFERENCE = "unlimited_ocr"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """Prompts of every domain, and what was written after them where a file says it.
@@ -42,7 +46,7 @@ class Asked:
 
 
 def check_decodes(layout: MoeLayout) -> None:
-    """Check that a family writes token by token.
+    """Check that a family writes token by token, and that one pass shows how it did.
 
     Raises:
         UnsupportedModelError: it does not.
@@ -51,6 +55,11 @@ def check_decodes(layout: MoeLayout) -> None:
         raise UnsupportedModelError(
             f"family {layout.model_type} writes by denoising whole canvases, not token by token, "
             "so there is no decoding to observe; --mode prefill counts its canvases too."
+        )
+    if layout.model_type.startswith(_REFERENCE):
+        raise UnsupportedModelError(
+            f"family {layout.model_type} sees all of a prompt but only the last tokens of what it "
+            "writes, so one pass over both does not show its decoding. Use --mode prefill."
         )
 
 
