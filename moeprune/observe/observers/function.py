@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.dispatch import Read, Watch, logits_first, weighted_sum
 from moeprune.observe.layers import MoeLayer
+from moeprune.observe.products import linear
 from moeprune.observe.sums import FoldedSums
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import linear
 
 from moeprune.observe.layers import MoeLayer
 from moeprune.observe.observers.module import RunAll, called
+from moeprune.observe.products import linear
 from moeprune.observe.sums import FoldedSums
 
 
