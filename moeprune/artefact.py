@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.errors import MoePruneError, OutputError
+from moeprune.kinds import kind_of, kind_of_json, wanted
 
 Json = Any  # what json.loads returns
 
@@ -146,21 +147,24 @@ def read_json(path: Path, *, error: type[MoePruneError], what: str) -> Json:
     Args:
         path: the file.
         error: the class raised when it cannot be read.
-        what: what the file should be, for the message ("a plan").
+        what: what the file should be, for the message ("a plan, which 'moeprune plan' writes").
     """
     try:
         return parse_json(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise error(f"{path} does not exist; it should be {what}.") from None
     except IsADirectoryError:
-        raise error(f"{path} is a folder; it should be {what}.") from None
+        raise error(f"{path} is {kind_of(path) or 'a folder'}; it should be {what}.") from None
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except UnicodeDecodeError:
-        raise error(f"{path} is not UTF-8 text; it should be {what}.") from None
+        kind = kind_of(path) or "not UTF-8 text"
+        raise error(f"{path} is {kind}; it should be {what}.") from None
     except json.JSONDecodeError as problem:
+        kind = kind_of(path) or "a file"
         raise error(
-            f"{path} is not JSON (line {problem.lineno}: {problem.msg}); it should be {what}."
+            f"{path} is {kind}, not one JSON object (line {problem.lineno}: {problem.msg}); "
+            f"it should be {what}."
         ) from None
     except ValueError as problem:  # a key twice, a number of 5,000 digits, a path with a NUL
         reason = str(problem).partition(";")[0]
@@ -178,7 +182,9 @@ def check_schema(
     found = body.get("schema") if isinstance(body, Mapping) else None
     name, _, major = schema.partition("/")
     if not isinstance(found, str) or found.partition("/")[0] != name:
-        raise error(f"{path} is not a {name} file (schema {found!r}).")
+        kind = kind_of_json(body) or (kind_of(path) if isinstance(path, Path) else None)
+        kind = kind or "something else"
+        raise error(f"{path} is {kind} (schema {found!r}); it should be {wanted(schema)}.")
     if found.partition("/")[2].split(".")[0] != major.split(".")[0]:
         raise error(
             f"{path} has schema {found}, this moeprune reads {schema}. Use the moeprune that "

@@ -13,6 +13,7 @@ from moeprune.checkpoint.header import TensorEntry, read_header
 from moeprune.checkpoint.reader import chunks
 from moeprune.core.layout import TensorInfo
 from moeprune.errors import CheckpointError
+from moeprune.kinds import no_config, not_a_model
 
 __all__ = ["INDEX_FILE", "SINGLE_FILE", "CheckpointIndex", "TensorEntry", "fingerprint"]
 
@@ -57,8 +58,11 @@ class CheckpointIndex:
         """
         path = Path(path)
         if not path.is_dir():
-            what = "is a file" if path.exists() else "does not exist"
-            raise CheckpointError(f"{path} {what}; a model is a folder with config.json.")
+            raise CheckpointError(
+                not_a_model(path)
+                if path.exists()
+                else f"{path} does not exist; a model is a folder with config.json."
+            )
         config, config_text = _read_config(path / CONFIG_FILE)
         index_file, weight_map, index_metadata = _weights(path)
         files = _files(weight_map)
@@ -158,9 +162,7 @@ def _read_config(path: Path) -> tuple[dict[str, Json], str]:
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{path.parent} has no {CONFIG_FILE}. Name the folder that holds the model's."
-        ) from None
+        raise CheckpointError(no_config(path.parent)) from None
     except UnicodeDecodeError:
         raise CheckpointError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as problem:

@@ -12,7 +12,9 @@ from moeprune.core.constraints import id_ranges
 from moeprune.core.facts import ModelFacts
 from moeprune.core.rows import row_name
 from moeprune.errors import UsageError
+from moeprune.kinds import kind_of_json
 
+_LIKE = 'like {"3": [0, 17]}: layer to expert ids'
 _KEY = re.compile(r"(?:layer )?(-?[0-9]{1,9})(?: \((.+)\))?")
 
 
@@ -35,11 +37,10 @@ def must_keep_rows(
     where = "must_keep"
     if not isinstance(asked, Mapping):
         where = f"--must-keep {asked}"
-        asked = read_json(
-            Path(asked), error=UsageError, what='what --must-keep reads, like {"3": [0, 17]}'
-        )
-    if not isinstance(asked, Mapping):
-        raise UsageError(f'{where} holds no object; it should be like {{"3": [0, 17]}}.')
+        asked = read_json(Path(asked), error=UsageError, what=f"what --must-keep reads, {_LIKE}")
+    kind = kind_of_json(asked)
+    if kind is not None or not isinstance(asked, Mapping):
+        raise UsageError(f"{where} is {kind or 'no JSON object'}; it should be {_LIKE}.")
     rows: list[set[int]] = [set() for _ in facts.layer_ids]
     for key, ids in asked.items():
         row = _row_of(str(key), facts, where)

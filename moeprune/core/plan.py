@@ -20,6 +20,7 @@ from moeprune.core.facts import ModelFacts
 from moeprune.core.plan_checks import check_row
 from moeprune.core.rows import check_rows, row_name, rows_of
 from moeprune.errors import MismatchError, PlanError
+from moeprune.kinds import wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +214,8 @@ class PrunePlan:
         Raises:
             PlanError: not a plan, or one that leaves a model that cannot run.
         """
-        return cls.from_json(read_json(path, error=PlanError, what="a plan"), path=path)
+        body = read_json(path, error=PlanError, what=wanted(plan_text.SCHEMA))
+        return cls.from_json(body, path=path)
 
 
 def _short(value: object) -> str:

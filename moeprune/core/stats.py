@@ -19,6 +19,7 @@ from moeprune.core.domain_stats import FIELDS, FOLDS, MAXIMA, Array, DomainStats
 from moeprune.core.facts import ModelFacts
 from moeprune.core.stats_checks import check_sums
 from moeprune.errors import StatsError, UsageError
+from moeprune.kinds import kind_of, wanted
 
 __all__ = ["FIELDS", "FOLDS", "MAXIMA", "SCHEMA", "Array", "CalibrationStats", "DomainStats"]
 
@@ -127,15 +128,16 @@ class CalibrationStats:
             if not path.exists():
                 raise StatsError(f"{path} does not exist; make it with 'moeprune calibrate'.")
             if not path.is_file():
-                raise StatsError(f"{path} is no regular file; name a stats file.")
+                kind = kind_of(path) or "no regular file"
+                raise StatsError(f"{path} is {kind}; it should be {wanted(SCHEMA)}.")
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         # AttributeError: a type that numpy lacks; ValueError: no path at all.
         except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise StatsError(f"{path} is not a stats file: {error}.") from error
+            raise StatsError(_not_stats(path, error)) from error
         if "moeprune" not in metadata:
-            raise StatsError(f"{path} is a safetensors file, but not one that calibrate wrote.")
+            raise StatsError(_not_stats(path))
         try:
             body = parse_json(metadata["moeprune"])
         except ValueError as problem:
@@ -153,3 +155,15 @@ class CalibrationStats:
         except StatsError as problem:
             raise StatsError(f"{path}: {problem}") from problem
         return stats
+
+
+def _not_stats(path: Path, error: Exception | None = None) -> str:
+    """What lies there instead; of stats themselves, what the reader says."""
+    kind = kind_of(path)
+    if kind is None:
+        return f"{path} cannot be read: {error}; it should be {wanted(SCHEMA)}."
+    if kind.startswith("stats"):
+        said = "" if "cut short" in kind or error is None else f" that are damaged ({error})"
+        return f"{path} is {kind}{said}. Copy the file again, or calibrate again."
+    shown = " 'moeprune plan show' prints a plan." if kind == "a plan" else ""
+    return f"{path} is {kind}; it should be {wanted(SCHEMA)}.{shown}"

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from moeprune.errors import CheckpointError, HubError, UsageError
+from moeprune.kinds import not_a_model
 
 # Weights in other formats (.bin, .pth, .gguf, .onnx) stay on the Hub.
 PATTERNS = (
@@ -108,7 +109,7 @@ def _local(model: str | Path) -> Path | None:
     except (OSError, RuntimeError) as problem:  # RuntimeError: no such user in ~name
         raise CheckpointError(f"{model} cannot be opened: {problem}.") from problem
     if exists:
-        raise CheckpointError(f"{model} is a file; name the checkpoint folder that holds it.")
+        raise CheckpointError(not_a_model(path))
     return None
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from moeprune.errors import DomainError, UsageError
+from moeprune.kinds import kind_of
 from moeprune.observe.domains import Ids, check_draw, drawn, named_domains, sha256_of
 from moeprune.observe.generate import Completion
 from moeprune.observe.prompts import Prompts, check_prompt
@@ -64,7 +65,11 @@ def read_generations(
     rows: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     sources: dict[str, str] = {}
     for name, path in map(split_name, files):
-        for row, where in jsonl_rows(path):
+        found = jsonl_rows(path)
+        if not found:
+            kind = kind_of(path) or "a file"
+            raise DomainError(f"{path} is {kind} with no row; rows hold 'prompt' and 'completion'.")
+        for row, where in found:
             if not isinstance(row, Mapping):
                 raise DomainError(
                     f"{where} is a JSON {type(row).__name__}; write one object a line."
@@ -81,9 +86,9 @@ def read_generations(
         _domain_of(
             domain,
             Path(sources[domain]).name,
-            [_read(*found[row], how) for row in drawn(len(found), samples, seed)],
+            [_read(*named[row], how) for row in drawn(len(named), samples, seed)],
         )
-        for domain, found in rows.items()
+        for domain, named in rows.items()
     ]
 
 

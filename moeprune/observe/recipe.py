@@ -9,11 +9,13 @@ from typing import Any
 
 from moeprune.artefact import check_schema
 from moeprune.errors import DomainError, UsageError
+from moeprune.kinds import kind_of
 from moeprune.observe.sources import source_path
 from moeprune.packaged import calibration_folder
 
 SCHEMA = "moeprune.recipe/1"
 
+_INSTEAD = "name a recipe, for example six-domains.toml."
 _KEYS = ("schema", "samples", "domains")
 _OF_A_DOMAIN = ("source", "licence", "about")
 
@@ -60,14 +62,17 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
-        raise DomainError(
-            f"{path} does not exist; name a recipe, for example six-domains.toml."
-        ) from None
+        raise DomainError(f"{path} does not exist; {_INSTEAD}") from None
     except UnicodeDecodeError as problem:
-        raise DomainError(f"{path} is not UTF-8 text (byte {problem.start}).") from None
+        kind = kind_of(path) or "a file"
+        raise DomainError(
+            f"{path} is {kind}, not UTF-8 text (byte {problem.start}); {_INSTEAD}"
+        ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        said = str(problem).partition("\n")[0]
-        raise DomainError(f"{path} is not TOML ({said}).") from None
+        said, kind = str(problem).partition("\n")[0], kind_of(path) or "a file"
+        raise DomainError(f"{path} is {kind}, not TOML ({said}); {_INSTEAD}") from None
+    except IsADirectoryError:
+        raise DomainError(f"{path} is {kind_of(path) or 'a folder'}; {_INSTEAD}") from None
     except (OSError, ValueError) as problem:  # ValueError: a path with a NUL
         reason = getattr(problem, "strerror", None) or problem
         raise DomainError(f"{path} cannot be read: {reason}.") from None

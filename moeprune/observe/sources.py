@@ -10,6 +10,7 @@ from typing import Any
 
 from moeprune.artefact import read_json
 from moeprune.errors import DomainError, UsageError
+from moeprune.kinds import kind_of
 from moeprune.observe.rows import Document, Source, row_question, row_text, source_of
 from moeprune.observe.tables import HUB, parquet_path, read_hub, read_parquet
 from moeprune.packaged import calibration_folder
@@ -57,9 +58,10 @@ def read_source(
         return source_of(path.name, _jsonl(path, prompts=prompts), path)
     if path.suffix == ".txt":
         return _plain_text(path)
+    kind = kind_of(path) if source else None
     raise UsageError(
-        f"{source!r} is not a source of text. Name builtin:NAME, a .jsonl, .txt or .parquet file, "
-        "or hf:ORG/DATASET:SPLIT:COLUMN."
+        f"{source!r} is not a source of text{f' but {kind}' if kind else ''}. Name builtin:NAME, a "
+        ".jsonl, .txt or .parquet file, or hf:ORG/DATASET:SPLIT:COLUMN."
     )
 
 
@@ -156,7 +158,8 @@ def jsonl_rows(path: Path) -> list[tuple[Any, str]]:
             raise DomainError(f"{where} is not JSON (nested too deep). {_ONE_A_LINE}") from None
         except ValueError as problem:  # no JSON, or a number of 5,000 digits
             reason = getattr(problem, "msg", None) or str(problem).partition(";")[0]
-            raise DomainError(f"{where} is not JSON ({reason}). {_ONE_A_LINE}") from None
+            reason += f"){_but(path)}. {_ONE_A_LINE}"
+            raise DomainError(f"{where} is not JSON ({reason}") from None
         found.append((row, where))
     return found
 
@@ -167,7 +170,20 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         raise DomainError(f"{path} does not exist; name a .jsonl or .txt file.") from None
     except UnicodeDecodeError as problem:
-        raise DomainError(f"{path} is not UTF-8 text (byte {problem.start}). Convert it.") from None
+        kind = kind_of(path) or "a file"
+        raise DomainError(
+            f"{path} is {kind}, not UTF-8 text (byte {problem.start}). Convert it, or name a "
+            ".jsonl or .txt file."
+        ) from None
+    except IsADirectoryError:
+        kind = kind_of(path) or "a folder"
+        raise DomainError(f"{path} is {kind}; name a .jsonl or .txt file.") from None
     except (OSError, ValueError) as problem:  # ValueError: a path with a NUL
         reason = getattr(problem, "strerror", None) or problem
         raise DomainError(f"{path} cannot be read: {reason}.") from problem
+
+
+def _but(path: Path) -> str:
+    """What a file is that was taken for rows, where that is known."""
+    kind = kind_of(path)
+    return f": {path.name} is {kind}" if kind not in (None, "rows of JSON") else ""

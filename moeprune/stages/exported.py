@@ -8,6 +8,7 @@ from pathlib import Path
 from moeprune.artefact import check_schema, read_json
 from moeprune.core.plan import PrunePlan
 from moeprune.errors import CheckpointError
+from moeprune.kinds import not_exported, wanted
 from moeprune.stages.forms import FORMS, UNIFORM
 from moeprune.stages.next_token import MODES
 
@@ -37,7 +38,9 @@ def exported(out: Path) -> Exported:
         CheckpointError: it was not, or its record is malformed.
     """
     path = out / RECORD
-    body = read_json(path, error=CheckpointError, what="what 'moeprune export' writes")
+    if not path.is_file():
+        raise CheckpointError(not_exported(out))
+    body = read_json(path, error=CheckpointError, what=wanted(SCHEMA))
     if not isinstance(body, dict) or not isinstance(body.get("plan"), dict):
         raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
     check_schema(body, schema=SCHEMA, path=path, error=CheckpointError)

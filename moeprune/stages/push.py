@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moeprune.artefact import read_json
+from moeprune.artefact import check_schema, read_json
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.errors import CheckpointError
-
-RECORD = "moeprune.json"
+from moeprune.kinds import not_exported, wanted
+from moeprune.stages.exported import RECORD, SCHEMA
 
 
 def push(
@@ -42,13 +42,11 @@ def push(
         HubError: the Hub refused or could not be reached.
     """
     folder = Path(out).expanduser()
-    if folder.is_dir() and not (folder / RECORD).is_file():
-        raise CheckpointError(
-            f"{folder} has no {RECORD}, so 'moeprune export' did not write it. Name an exported "
-            "folder."
-        )
+    if not (folder / RECORD).is_file():
+        raise CheckpointError(not_exported(folder))
+    record = read_json(folder / RECORD, error=CheckpointError, what=wanted(SCHEMA))
+    check_schema(record, schema=SCHEMA, path=folder / RECORD, error=CheckpointError)
     CheckpointIndex.open(folder)
-    read_json(folder / RECORD, error=CheckpointError, what="the record of an export")
     # Imported late: the client takes half a second, and a bad folder should fail at once.
     from moeprune.hub.upload import upload
 

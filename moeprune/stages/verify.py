@@ -138,12 +138,13 @@ def verify(
     """
     if not tolerance >= 0:  # also refuses NaN
         raise UsageError(f"--tolerance {tolerance} is not a number from 0 up.")
+    out = Path(out).expanduser()
+    made = exported(out)  # before anything is asked of the Hub
+    out_index = CheckpointIndex.open(out)
     opened = open_model(source, revision=revision)
     source_index, layout = opened.index, opened.layout
-    out_index = CheckpointIndex.open(Path(out).expanduser())
     if out_index.path.resolve() == source_index.path.resolve():
         raise UsageError(f"{out} and its --source are the same folder; name the pruned one first.")
-    made = exported(out_index.path)
     plan = made.plan
     plan.check_against(opened.facts)
     next_token = NextToken.of(source_index, layout, mode=made.mtp)

@@ -74,7 +74,7 @@ BROKEN = {
     "config a list": (lambda p: (p / "config.json").write_text("[]"), "not a JSON object"),
     "config not UTF-8": (lambda p: (p / "config.json").write_bytes(b"\xff{}"), "not UTF-8"),
     "missing shard": (lambda p: remove(p, TWO), f"{TWO} is missing"),
-    "index not JSON": (lambda p: set_index(p, "{"), "is not JSON"),
+    "index not JSON": (lambda p: set_index(p, "{"), "not one JSON object"),
     "index a list": (lambda p: set_index(p, "[]"), "no weight_map"),
     "index empty": (lambda p: set_index(p, {"weight_map": {}}), "no weight_map"),
     "index removed": (lambda p: remove(p, INDEX), "neither model.safetensors nor"),
@@ -134,7 +134,7 @@ def test_folders_without_safetensors(tmp_path: Path) -> None:
     (path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(CheckpointError, match=r"only as pytorch_model\.bin.*save_pretrained"):
         CheckpointIndex.open(path)
-    with pytest.raises(CheckpointError, match="is a file"):
+    with pytest.raises(CheckpointError, match=r"config\.json is a JSON file, not a model"):
         CheckpointIndex.open(path / "config.json")
     write(path / "model.safetensors", [])
     with pytest.raises(CheckpointError, match="hold no tensor"):

@@ -32,8 +32,8 @@ def test_rows(model, asked, rows, tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[3]", "holds no object"),
-        ("{", "is not JSON"),
+        ("[3]", "is no JSON object; it should be like"),
+        ("{", "is a JSON file cut short or edited, not one JSON object"),
         ("{}", "names no expert"),
         ('{"1": []}', "names no expert"),
         ('{"3": [0]}', "has no MoE layer '3'; there are 1-2, 5"),

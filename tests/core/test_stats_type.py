@@ -173,7 +173,7 @@ def test_a_type_that_numpy_lacks(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("x" * 300, "too long"), ("", "regular"), ("no", "not exist")]
+    ("name", "says"), [("x" * 300, "too long"), ("", "empty folder"), ("no", "not exist")]
 )
 def test_paths_that_are_no_file(name: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(StatsError, match=says):

@@ -60,7 +60,7 @@ def test_a_path_never_becomes_a_hub_id() -> None:
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(CheckpointError, match="is a file"):
+    with pytest.raises(CheckpointError, match=r"is an empty file, not a model\. Name a folder"):
         resolve_model(tmp_path / "model.safetensors")
 
 

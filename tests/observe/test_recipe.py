@@ -69,9 +69,12 @@ def test_a_file_goes_before_the_recipe_of_its_name(
 
 
 MISTAKES = {
-    "no toml": ("domains = ", r"is not TOML \(Invalid value"),
-    "deep": ("a = " + "[" * 100_000, r"is not TOML|cannot be read"),
-    "no schema": ("[domains.a]\nsource = 'x.txt'", r"is not a moeprune\.recipe file"),
+    "no toml": ("domains = ", r"is a text file, not TOML \(Invalid value"),
+    "deep": ("a = " + "[" * 100_000, r"not TOML|cannot be read"),
+    "no schema": (
+        "[domains.a]\nsource = 'x.txt'",
+        r"is a text file \(schema None\); it should be a recipe",
+    ),
     "newer": (
         GOOD.replace("recipe/1", "recipe/2"),
         r"has schema moeprune\.recipe/2, this moeprune",
@@ -101,8 +104,8 @@ def test_files_that_are_no_recipe_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"a = '\xff'")
     for path, message in {
         tmp_path / "none.toml": "does not exist",
-        tmp_path: "cannot be read: Is a directory",
-        tmp_path / "latin.toml": r"is not UTF-8 text \(byte 5\)",
+        tmp_path: "is a folder; name a recipe",
+        tmp_path / "latin.toml": r"is a text file, not UTF-8 text \(byte 5\)",
         Path("a\0.toml"): "cannot be read: embedded null byte",
     }.items():
         with pytest.raises(MoePruneError, match=message):

@@ -126,12 +126,12 @@ def test_bad_lines_are_named(case: str, tmp_path: Path) -> None:
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("Größe".encode("latin-1"))
-    with pytest.raises(DomainError, match=r"latin\.txt is not UTF-8 text \(byte 2\)"):
+    with pytest.raises(DomainError, match=r"latin\.txt is a text file, not UTF-8 text \(byte 2\)"):
         read_source(str(tmp_path / "latin.txt"))
     with pytest.raises(DomainError, match=r"none\.txt does not exist"):
         read_source(str(tmp_path / "none.txt"))
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(DomainError, match=r"folder\.jsonl cannot be read"):
+    with pytest.raises(DomainError, match=r"folder\.jsonl is an empty folder; name a"):
         read_source(str(tmp_path / "folder.jsonl"))
     with pytest.raises(DomainError, match="cannot be read: embedded null byte"):
         read_source("a\0.txt")

@@ -72,7 +72,9 @@ def test_what_does_not_belong_together_is_refused(tiny: Any, text: str, tmp_path
     with pytest.raises(OutputError, match="does not exist"):
         moeprune.merge([one], output=tmp_path / "none" / "x")
     (tmp_path / "junk").write_bytes(b"junk")
-    with pytest.raises(StatsError, match="junk is not a stats file"):
+    with pytest.raises(
+        StatsError, match=r"junk is a text file; it should be stats, which 'moeprune cal"
+    ):
         moeprune.merge([tmp_path / "junk"], output=output)
     assert not output.exists()
 

@@ -281,7 +281,9 @@ def test_only_a_complete_export_is_pushed(out: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"moeprune\.json"):
         push(out, "org/name")
     (out / "moeprune.json").unlink()
-    with pytest.raises(CheckpointError, match=r"has no moeprune\.json"):
+    with pytest.raises(
+        CheckpointError, match=r"folder of a model without moeprune\.json.*Name an exported"
+    ):
         push(out, "org/name")
     with pytest.raises(CheckpointError, match="does not exist"):
         push(tmp_path / "nothing", "org/name")
