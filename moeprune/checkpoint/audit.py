@@ -7,20 +7,18 @@ each stored tensor must hold, so that a mistake there does not hide itself here.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from moeprune.checkpoint.audit_padding import PADDING, empty_problems, empty_row
+from moeprune.checkpoint.audit_padding import empty_problems
 from moeprune.checkpoint.audit_reader import Shards
-from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
-from moeprune.checkpoint.tables import table_problem
+from moeprune.checkpoint.audit_tensor import tensor_problem
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.sources import PassingFiles
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
-
-_CHUNK = 8 << 20
 
 
 class _Absent:
@@ -58,6 +56,7 @@ def audit(
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
     padded: bool = False,
+    passing: PassingFiles | None = None,
     on_progress: OnProgress = ignore,
 ) -> Audit:
     """Compare every tensor of ``export`` with what ``source`` holds for it.
@@ -69,66 +68,69 @@ def audit(
         keep: L sequences of the original ids of the experts that stay, ascending.
         padded: whether every layer is filled up to the widest one: experts and router rows of
             zeros, biases of −1e9.
-        on_progress: told of the bytes compared.
+        passing: where the source's weight files come from, if they are not all in its folder; at
+            most one of them is here at a time, and those that nothing is compared with never are.
+        on_progress: told of the bytes compared (and fetched).
 
     Returns:
         Counts and problems; nothing is raised for a difference.
     """
-    with ExitStack() as stack:
-        return _audit(
-            source,
-            export,
-            (Shards(source, stack), Shards(export, stack)),
-            layout=layout,
-            keep=keep,
-            padded=padded,
-            on_progress=on_progress,
-        )
-
-
-def _audit(
-    source: CheckpointIndex,
-    export: CheckpointIndex,
-    shards: tuple[Shards, Shards],
-    *,
-    layout: MoeLayout,
-    keep: Sequence[Sequence[int]],
-    padded: bool,
-    on_progress: OnProgress,
-) -> Audit:
     result = Audit()
+    due = _due(source, layout, keep)
+    result.dropped = len(source.entries) - len(due)
+    sizes = passing.sizes if passing else {}
+    needed = {source.entries[name].file for name in due}
+    total = export.total_bytes + sum(size for file, size in sizes.items() if file in needed)
+    fetched = 0
+
+    def report(size: int = 0) -> None:
+        nonlocal fetched
+        fetched += size
+        on_progress(Progress("verify bytes", result.bytes_compared + fetched, total, "bytes"))
+
     expected: set[str] = set()
-    total = export.total_bytes
     width = max(map(len, keep)) if padded else 0
-    for name, entry in source.entries.items():
-        rule = layout.tensors.get(name)
-        ids = keep[rule.row] if rule else ()
-        experts = layout.num_experts[rule.row] if rule else 0
-        target = _target_name(name, rule, ids, experts)
-        if target is None:
-            result.dropped += 1
-            continue
-        expected.add(target)
-        other = export.entries.get(target)
-        if other is None:
-            result.problems.append(f"{target} is missing (it is {name} of the source)")
-            continue
-        problem = _compare(*shards, name, entry, other, rule, ids, pads=max(0, width - len(ids)))
-        if problem:
-            result.problems.append(f"{target}: {problem}")
-        else:
-            result.tensors += 1
-        result.bytes_compared += other.info.nbytes
-        on_progress(Progress("verify bytes", result.bytes_compared, total, "bytes"))
-        if rule is not None and rule.expert is not None and rule.expert == ids[-1]:
-            for number in range(len(ids), width):
-                target = _numbered(name, rule.expert, number)
-                expected.add(target)
-                result.problems += empty_problems(shards[1], export, target, entry.info)
+    with ExitStack() as stack:
+        mine, theirs = Shards(source, stack, passing, report), Shards(export, stack)
+        for name, target in due.items():
+            entry, rule = source.entries[name], layout.tensors.get(name)
+            ids = keep[rule.row] if rule else ()
+            expected.add(target)
+            other = export.entries.get(target)
+            if other is None:
+                result.problems.append(f"{target} is missing (it is {name} of the source)")
+                continue
+            pads = max(0, width - len(ids))
+            problem = tensor_problem(mine, theirs, name, entry, other, rule, ids, pads=pads)
+            if problem:
+                result.problems.append(f"{target}: {problem}")
+            else:
+                result.tensors += 1
+            result.bytes_compared += other.info.nbytes
+            report()
+            if rule is not None and rule.expert is not None and rule.expert == ids[-1]:
+                for number in range(len(ids), width):
+                    target = _numbered(name, rule.expert, number)
+                    expected.add(target)
+                    result.problems += empty_problems(theirs, export, target, entry.info)
     for name in export.entries:
         if name not in expected:
             result.problems.append(f"{name} is in the export but not due from the source")
     return result
+
+
+def _due(
+    source: CheckpointIndex, layout: MoeLayout, keep: Sequence[Sequence[int]]
+) -> dict[str, str]:
+    """Every tensor of the source that stays, in the order of the disk -> its name in the export."""
+    names = {}
+    for name in source.entries:
+        rule = layout.tensors.get(name)
+        ids = keep[rule.row] if rule else ()
+        target = _target_name(name, rule, ids, layout.num_experts[rule.row] if rule else 0)
+        if target is not None:
+            names[name] = target
+    return names
 
 
 def _target_name(
@@ -149,76 +151,6 @@ def _numbered(name: str, old: int, new: int) -> str:
     return _EXPERT_NUMBER.sub(
         lambda match: str(new) if match[1] == str(old) else match[1], name, count=1
     )
-
-
-def _compare(
-    mine: Shards,
-    theirs: Shards,
-    name: str,
-    entry: TensorEntry,
-    other: TensorEntry,
-    rule: ExpertTensor | None,
-    ids: Sequence[int],
-    *,
-    pads: int,
-) -> str:
-    if entry.info.dtype != other.info.dtype:
-        return f"is {other.info.dtype}, the source has {entry.info.dtype}"
-    shape = list(entry.info.shape)
-    if rule is not None and rule.role == "table":
-        return table_problem(
-            mine.read(entry.file, entry.start, entry.info.nbytes),
-            theirs.read(other.file, other.start, other.info.nbytes),
-            entry.info,
-            other.info,
-            ids,
-        )
-    ranges: Iterator[tuple[int, int] | None] = iter([(entry.start, entry.end)])
-    empty = b""
-    if rule is not None and rule.axis is not None:
-        length = shape[rule.axis]
-        kept = [position for e in ids for position in range(e * rule.block, (e + 1) * rule.block)]
-        kept += [PADDING] * (pads * rule.block)
-        kept += range(length - rule.extra, length)
-        empty = empty_row(name, entry, rule)
-        ranges = _row_ranges(entry, axis=rule.axis, kept=kept)
-        shape[rule.axis] = len(kept)
-    if tuple(shape) != other.info.shape:
-        return f"has shape {list(other.info.shape)}, expected {shape}"
-    at = other.start
-    for found in ranges:
-        if found is None:
-            if theirs.read(other.file, at, len(empty)) != empty:
-                return f"is not padding where it must be (byte {at - other.start})"
-            at += len(empty)
-            continue
-        start, end = found
-        while start < end:
-            size = min(end - start, _CHUNK)
-            if mine.read(entry.file, start, size) != theirs.read(other.file, at, size):
-                return f"bytes differ from the source's (from byte {at - other.start} on)"
-            start, at = start + size, at + size
-    return "" if at == other.end else "holds more bytes than expected"
-
-
-def _row_ranges(
-    entry: TensorEntry, *, axis: int, kept: Sequence[int]
-) -> Iterator[tuple[int, int] | None]:
-    """Byte ranges of the kept positions on ``axis``, in the order of the sliced tensor.
-
-    None stands for a position that the source does not have.
-    """
-    shape = entry.info.shape
-    if not entry.info.nbytes:
-        return
-    outer = math.prod(shape[:axis])
-    step = entry.info.nbytes // outer
-    row = step // shape[axis]
-    for index in range(outer):
-        base = entry.start + index * step
-        for position in kept:
-            here = base + position * row
-            yield None if position == PADDING else (here, here + row)
 
 
 def config_differences(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import BinaryIO
 
+from moeprune.checkpoint.copying import OnBytes
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.sources import PassingFiles
 from moeprune.errors import CheckpointError
 
 
@@ -16,8 +19,24 @@ class Shards:
     shards than some systems let a process open.
     """
 
-    def __init__(self, index: CheckpointIndex, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        index: CheckpointIndex,
+        stack: ExitStack,
+        passing: PassingFiles | None = None,
+        on_bytes: OnBytes = lambda _: None,
+    ) -> None:
+        """Closed at the end of ``stack``.
+
+        Args:
+            index: the checkpoint.
+            stack: what ends with the reading.
+            passing: where its files come from, if they do not lie in its folder.
+            on_bytes: told the size of each file that was fetched.
+        """
         self._path = index.path
+        self._passing = passing
+        self._on_bytes = on_bytes
         self._name = ""
         self._handle: BinaryIO | None = None
         stack.callback(self._close)
@@ -28,10 +47,12 @@ class Shards:
         Raises:
             CheckpointError: the file cannot be read.
         """
+        if self._handle is None or self._name != file:
+            self._close()
+            path = self._whole(file)
         try:
-            if self._handle is None or self._name != file:
-                self._close()
-                self._handle, self._name = (self._path / file).open("rb"), file
+            if self._handle is None:
+                self._handle, self._name = path.open("rb"), file
             self._handle.seek(start)
             return self._handle.read(size)
         except OSError as problem:
@@ -39,7 +60,16 @@ class Shards:
                 f"{self._path / file} cannot be read: {problem.strerror or problem}."
             ) from problem
 
+    def _whole(self, file: str) -> Path:
+        if self._passing is None:
+            return self._path / file
+        path = self._passing.fetch(file)
+        self._on_bytes(self._passing.sizes.get(file, 0))
+        return path
+
     def _close(self) -> None:
         if self._handle is not None:
             self._handle.close()
             self._handle = None
+            if self._passing is not None:
+                self._passing.drop(self._name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -142,18 +143,32 @@ def streamed(
 
 
 @contextlib.contextmanager
-def outlined(model: str | Path, *, revision: str | None) -> Iterator[StreamedModel | None]:
+def outlined(
+    model: str | Path, *, revision: str | None, beside: Path | None = None
+) -> Iterator[StreamedModel | None]:
     """A Hub model by its headers alone; None for a local folder, and where the Hub does not answer.
 
     In the second case the Hub's cache may hold the model.
 
+    Args:
+        model: a folder or a Hub id.
+        revision: branch, tag or commit.
+        beside: a folder on a disk that has room for weight files, one by one: they lie in
+            ``<beside>.partial`` meanwhile. None: no weight file will be asked for.
+
     Raises:
         CheckpointError: ``model`` is neither a folder nor a Hub id.
+        OutputError: the disk of ``beside`` is full.
     """
     if local_folder(model) is not None:
         yield None
         return
-    with _temporary_folder(str(model)) as work:
+    there = beside is not None and os.access(beside.resolve().parent, os.W_OK)
+    with (
+        claimed_folder(beside.resolve())
+        if beside is not None and there
+        else _temporary_folder(str(model))
+    ) as work:
         source = StreamedModel(str(model), revision=revision, work=work)
         try:
             source.find()

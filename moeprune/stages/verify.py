@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from moeprune.stages.next_token import NextToken
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.runnable import check_trusted
 from moeprune.stages.stored import check_runnable
+from moeprune.stages.streaming import outlined
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
@@ -116,7 +118,9 @@ def verify(
 
     Args:
         out: a folder that ``export`` wrote.
-        source: folder or Hub id of the model it was exported from.
+        source: folder or Hub id of the model it was exported from. Of a Hub id, headers and those
+            weight files come that something is compared with, one by one, and go again; with
+            ``forward`` the whole model comes to the Hub's cache.
         forward: also load both models and compare the logits of a few prompts: the export's
             against the source's with the removed experts masked to −inf. The code in the folder
             of a per-layer export is run where it is, byte for byte, what this moeprune writes.
@@ -125,7 +129,7 @@ def verify(
         device: to run them on.
         revision: of a Hub source.
         trust_remote_code: run code that comes with the source checkpoint.
-        on_progress: told of bytes compared.
+        on_progress: told of bytes compared, and of those downloaded.
 
     Returns:
         The report; a failed check is in ``report.problems``, not raised.
@@ -133,6 +137,8 @@ def verify(
     Raises:
         CheckpointError: a folder cannot be read at all, or ``out`` was not made by export.
         MismatchError: ``out`` was exported from another model.
+        HubError: the Hub refused, or a file of the source changed there meanwhile.
+        OutputError: the disk of ``out`` has no room for a weight file of the source.
         UnsupportedModelError: ``forward``, and transformers does not run the stored format on the
             numbers that it means.
     """
@@ -141,46 +147,51 @@ def verify(
     out = Path(out).expanduser()
     made = exported(out)  # before anything is asked of the Hub
     out_index = CheckpointIndex.open(out)
-    opened = open_model(source, revision=revision)
-    source_index, layout = opened.index, opened.layout
-    if out_index.path.resolve() == source_index.path.resolve():
-        raise UsageError(f"{out} and its --source are the same folder; name the pruned one first.")
-    plan = made.plan
-    plan.check_against(opened.facts)
-    next_token = NextToken.of(source_index, layout, mode=made.mtp)
-    if forward:
-        check_runnable(source_index, layout)
-        check_trusted(layout, opened.origin, trust_remote_code=trust_remote_code)
-    staying = replace(source_index, entries=next_token.staying(source_index.entries))
-    found = audit(
-        staying,
-        out_index,
-        layout=next_token.layout,
-        keep=plan.keep,
-        padded=made.form == PADDED,
-        on_progress=on_progress,
-    )
-    found.dropped += len(source_index.entries) - len(staying.entries)
-    problems = [*found.problems, *config_problems(source_index, out_index, next_token, made)]
-    logits = None
-    if forward and not problems:
-        on_progress(Progress("verify logits", 0, 0, "prompts"))
-        logits = _compare_forward(
-            source_index,
-            out_index.path,
-            layout=layout,
-            plan=plan,
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust_remote_code,
-            # The folder's code was compared with ours, byte for byte: a difference is a problem.
-            own_code=made.form == PER_LAYER,
-        )
-        if not logits.within(tolerance):
-            problems.append(
-                f"logits differ by {logits.largest:.3g} from the source with the removed experts "
-                f"masked (largest logit {logits.scale:.3g}, tolerance {tolerance:g})"
+    # A model that is run must be here whole: in the Hub's cache.
+    with nullcontext() if forward else outlined(source, revision=revision, beside=out) as remote:
+        opened = open_model(source, revision=revision, source=remote)
+        source_index, layout = opened.index, opened.layout
+        if out_index.path.resolve() == source_index.path.resolve():
+            raise UsageError(
+                f"{out} and its --source are the same folder; name the pruned one first."
             )
+        plan = made.plan
+        plan.check_against(opened.facts)
+        next_token = NextToken.of(source_index, layout, mode=made.mtp)
+        if forward:
+            check_runnable(source_index, layout)
+            check_trusted(layout, opened.origin, trust_remote_code=trust_remote_code)
+        staying = replace(source_index, entries=next_token.staying(source_index.entries))
+        found = audit(
+            staying,
+            out_index,
+            layout=next_token.layout,
+            keep=plan.keep,
+            padded=made.form == PADDED,
+            passing=remote,
+            on_progress=on_progress,
+        )
+        found.dropped += len(source_index.entries) - len(staying.entries)
+        problems = [*found.problems, *config_problems(source_index, out_index, next_token, made)]
+        logits = None
+        if forward and not problems:
+            on_progress(Progress("verify logits", 0, 0, "prompts"))
+            logits = _compare_forward(
+                source_index,
+                out_index.path,
+                layout=layout,
+                plan=plan,
+                dtype=dtype,
+                device=device,
+                trust_remote_code=trust_remote_code,
+                # The folder's code was compared with ours, byte for byte: a difference is a problem.
+                own_code=made.form == PER_LAYER,
+            )
+            if not logits.within(tolerance):
+                problems.append(
+                    f"logits differ by {logits.largest:.3g} from the source with the removed experts "
+                    f"masked (largest logit {logits.scale:.3g}, tolerance {tolerance:g})"
+                )
     return VerifyReport(
         problems=tuple(problems),
         tensors=found.tensors,
