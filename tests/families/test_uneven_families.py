@@ -11,6 +11,7 @@ from family_data import FamilyData, family_data, family_files, write_checkpoint
 from uneven import PROMPT, masked_logits, uneven_plan
 
 import moeprune
+from moeprune.core.plan import PrunePlan
 from moeprune.core.targets import PADDABLE
 from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.evaluate.logits import compare_logits
@@ -108,3 +109,28 @@ def test_a_model_that_sees_loads_as_one(name: str, tmp_path: Path) -> None:
         if auto is AutoModelForImageTextToText:
             found = model.eval()(input_ids=torch.tensor(PROMPT), use_cache=False).logits
             assert compare_logits([text[0]], [found[0]]).within(1e-5)
+
+
+def test_rounding_that_a_model_makes_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norms of Gemma 4 make 5e-5 of the last digit; one expert in another's place is more."""
+    source = written("gemma4", tmp_path / "source", groups=True)
+    plan = uneven_plan(source)
+    out = moeprune.export(source, plan=plan, output=tmp_path / "out", per_layer=True)
+    report = moeprune.verify(out, source=source, forward=True)
+    assert report.ok and report.logits is not None, report.to_text()
+    assert 1e-5 < report.logits.noise < 1e-3
+    assert "rounding alone moves them by" in report.to_text()
+    asked = moeprune.verify(out, source=source, forward=True, tolerance=1e-9)
+    assert asked.logits is not None and asked.logits.noise == 0 and not asked.ok  # as asked
+    removed = PrunePlan.removed.fget
+    assert removed is not None
+
+    def another(plan: PrunePlan) -> tuple[tuple[int, ...], ...]:
+        """In the second layer, the first kept expert goes for the last removed one."""
+        found = list(removed(plan))
+        found[1] = tuple(sorted((*found[1][:-1], plan.keep[1][0])))
+        return tuple(found)
+
+    monkeypatch.setattr(PrunePlan, "removed", property(another))
+    wrong = moeprune.verify(out, source=source, forward=True)
+    assert not wrong.ok and "logits differ" in wrong.problems[0]

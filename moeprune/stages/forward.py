@@ -1,0 +1,87 @@
+"""Run an export and the masked source, one after the other, and compare their logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.core.layout import MoeLayout
+from moeprune.core.plan import PrunePlan
+from moeprune.stages.numbers import check_numbers
+
+if TYPE_CHECKING:
+    from moeprune.evaluate.logits import LogitDifference
+
+PROMPTS = (
+    "The river rises in the mountains and reaches the sea after",
+    "def area(width: float, height: float) -> float:\n    return",
+    "Q: A train leaves at 9:40 and arrives at 11:05. How long does it take?\nA:",
+    "Größe, naïve café, 你好, Привет — and then",
+)
+
+
+def compare_forward(
+    source: CheckpointIndex,
+    out: Path,
+    *,
+    layout: MoeLayout,
+    plan: PrunePlan,
+    dtype: str,
+    device: str | None,
+    trust_remote_code: bool,
+    own_code: bool,
+    rounding: bool,
+) -> LogitDifference:
+    """Logits of an export on a few prompts against the source's with the removed experts masked.
+
+    Args:
+        source: the checkpoint that was pruned.
+        out: the exported folder.
+        layout: of the source.
+        plan: which experts stay.
+        dtype: to load both models in, one after the other.
+        device: to run them on.
+        trust_remote_code: run code that comes with the source.
+        own_code: run the code in ``out``: it was compared with ours, byte for byte.
+        rounding: also measure how far rounding alone moves these logits.
+
+    Raises:
+        VerificationError: the mask does not fit this family.
+        UnsupportedModelError: the loaded numbers are not those that the source means.
+    """
+    from moeprune.evaluate.logits import compare_logits, prompt_logits, random_prompts
+    from moeprune.evaluate.rounding import rounding_noise
+    from moeprune.observe.layers import moe_layers
+    from moeprune.observe.load import load_causal_lm, load_tokenizer
+    from moeprune.routing.mask import masked_experts
+
+    def loaded(path: Path, *, trust: bool) -> Any:
+        return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust)
+
+    full = loaded(source.path, trust=trust_remote_code)
+    check_numbers(source, layout, full)
+    vocabulary = int(full.get_input_embeddings().num_embeddings)
+    prompts: Sequence[Sequence[int]]
+    folder = source.path
+    if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file():
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+        prompts = [ids for text in PROMPTS if (ids := tokenizer(text)["input_ids"])]
+    else:
+        prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
+    layers = moe_layers(full, layout)
+    with masked_experts(
+        full,
+        routers=[layer.router for layer in layers],
+        num_experts=[layer.num_experts for layer in layers],
+        removed=[plan.removed[layer.row] for layer in layers],
+        extra=layout.extra_rows,
+    ):
+        reference = prompt_logits(full, prompts)
+        experts = [layer.experts for layer in layers]
+        noise = rounding_noise(full, prompts, reference, experts=experts) if rounding else 0.0
+    del full, layers, experts  # one model in memory at a time
+    pruned = loaded(out, trust=trust_remote_code or own_code)
+    return replace(compare_logits(reference, prompt_logits(pruned, prompts)), noise=noise)
