@@ -52,12 +52,19 @@ def _main() -> None:
     from moeprune.stages.export import export
     from moeprune.stages.inspect import inspect
     from moeprune.stages.push import push
+    from moeprune.stages.verify import verify
 
-    functions = {"push": push, "resolve": resolve_model, "export": export, "inspect": inspect}
+    functions = {
+        "push": push,
+        "resolve": resolve_model,
+        "export": export,
+        "inspect": inspect,
+        "verify": lambda *args, **options: json.dumps(verify(*args, **options).to_json()),
+    }
     outcomes = []
     for name, args, options in json.loads(sys.argv[1]):
         reports: list[tuple[int, int]] = []
-        if name in ("push", "export"):
+        if name in ("push", "export", "verify"):
             options["on_progress"] = lambda p, seen=reports: seen.append((p.done, p.total))
         try:
             outcomes.append({"result": str(functions[name](*args, **options)), "progress": reports})

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from fakehub import SHA, Handler, Hub, running
@@ -112,6 +114,26 @@ class _FileHandler(Handler):
         if len(part) < len(body):
             self.close_connection = True
             self.connection.close()
+
+
+def experts_by_three(folder: Path) -> None:
+    """Cut the weights of a checkpoint anew: what is no expert, then three experts of a layer."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    groups: dict[tuple[int, int], dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        parts = name.split(".")
+        key = (int(parts[2]), int(parts[5]) // 3) if "experts" in parts else (-1, 0)
+        groups.setdefault(key, {})[name] = tensor
+    weight_map = {}
+    for number, key in enumerate(sorted(groups), start=1):
+        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        save_file(groups[key], folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(groups[key], file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 @contextlib.contextmanager

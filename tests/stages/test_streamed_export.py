@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from fakehub import SHA
 from hubclient import call_client, environment
-from hubfiles import FileHub, hub_of
+from hubfiles import FileHub, experts_by_three, hub_of
 from plans import plan_keeping
-from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 
 from moeprune.cli.main import main
@@ -33,19 +32,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """13 weight files: all that is no expert, then three experts of a layer in each."""
     folder = tmp_path_factory.mktemp("streamed") / "source"
     tiny_checkpoint("qwen3_moe", folder, moe_intermediate_size=768)
-    tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    groups: dict[tuple[int, int], dict[str, Any]] = {}
-    for name, tensor in tensors.items():
-        parts = name.split(".")
-        key = (int(parts[2]), int(parts[5]) // 3) if "experts" in parts else (-1, 0)
-        groups.setdefault(key, {})[name] = tensor
-    weight_map = {}
-    for number, key in enumerate(sorted(groups), start=1):
-        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(groups[key], folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(groups[key], file)
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    experts_by_three(folder)
     (folder / "sub").mkdir()
     (folder / "sub" / "notes.txt").write_bytes(b"\r\n\xff")
     (folder / "consolidated.safetensors").write_bytes(b"the same again")  # left out
