@@ -87,6 +87,13 @@ from moeprune.cli.progress import progress
     help="Measure documents I, I+N, … only; add shards up with 'moeprune merge'.",
 )
 @click.option(
+    "--stop-when-stable",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    metavar="OVERLAP",
+    help="Read no more once two halves of the text give plans that agree this much (0.98: 98 % of "
+    "what the two plans remove at --ratio 0.25 is the same).",
+)
+@click.option(
     "--resume/--no-resume",
     default=True,
     show_default=True,

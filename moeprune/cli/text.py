@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.completions import completion_warnings, completions_of
+from moeprune.core.unseen import reached
 from moeprune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,9 +61,12 @@ def stats_json(stats: CalibrationStats, path: Path) -> dict[str, Any]:
                 "documents": domain.documents,
                 "tokens": domain.num_tokens(),
                 "duplicates": domain.duplicates,
+                **({} if domain.read is None else {"read": domain.read}),
             }
             for domain in stats.domains
         },
+        **reached(stats.model, stats.domains),
+        **({"stable": stable} if (stable := stats.provenance.get("stable")) else {}),
         **_completions_json(stats.provenance),
     }
 
@@ -74,7 +78,7 @@ def stats_text(stats: CalibrationStats, path: Path) -> str:
     rows += [[d.name, _documents(d), f"{d.num_tokens():,}"] for d in stats.domains]
     return (
         f"{model.name}: {model.model_type}, {model.num_layers} MoE layers x {model.width} experts, "
-        f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}"
+        f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}{_reached(stats)}"
         f"{_completions_text(stats.provenance)}written to {path}"
     )
 
@@ -135,9 +139,37 @@ def _duplicates(stats: CalibrationStats) -> str:
     return f"left out as exact duplicates: {', '.join(dropped)}\n" if dropped else ""
 
 
+def _reached(stats: CalibrationStats) -> str:
+    """How far the text reached, and how stable plans are, where that was looked at."""
+    found = reached(stats.model, stats.domains)
+    per, total = found["tokens_per_expert"], sum(stats.model.num_experts)
+    line = (
+        f"tokens an expert received: {per['least']:,} at least, {per['median']:,} in the median; "
+        f"experts that no token reached: {found['unseen']:,} of {total:,}\n"
+    )
+    curve = stats.provenance.get("stable", {}).get("curve", [])
+    if not curve:
+        return line
+    rows = [["documents", "tokens", "plan", "halves agree", "unseen"]]
+    rows += [
+        [
+            f"{at['documents']:,}",
+            f"{at['tokens']:,}",
+            at["method"],
+            "-" if (agree := at["agree"][at["method"]]) is None else f"{agree:.1%}",
+            f"{at['unseen']:,}",
+        ]
+        for at in curve
+    ]
+    asked = stats.provenance["stable"]["asked"]
+    end = "enough" if curve[-1]["enough"] else "all of the text was read, and is not enough"
+    return f"{line}{table(rows)}\nplans to agree on {asked:.1%}: {end}\n"
+
+
 def _documents(domain: DomainStats) -> str:
     """How many documents of a domain were measured; of how many, where shards are missing."""
     whole = domain.documents
     # Shards never overlap (merge sees to it), so their sizes add up.
     measured = sum(len(range(index, whole, of)) for index, of in domain.shards)
+    measured = measured if domain.read is None else domain.read
     return f"{whole:,}" if measured == whole else f"{measured:,} of {whole:,}"

@@ -49,6 +49,7 @@ class DomainStats:
         shards: parts of the domain that the sums cover, each ``(index, of)``; ``((0, 1),)`` is
             the whole.
         duplicates: documents of the source left out, being equal to an earlier one.
+        read: documents that were measured, where calibration stopped before the last; else None.
         arrays: field -> array with a leading fold axis; see ``FIELDS``.
     """
 
@@ -58,6 +59,7 @@ class DomainStats:
     documents: int
     shards: tuple[tuple[int, int], ...] = ((0, 1),)
     duplicates: int = 0
+    read: int | None = None
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def total(self, name: str, *, folds: Sequence[int] | None = None) -> Array:
@@ -102,11 +104,15 @@ def domain_of(entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> DomainSt
     duplicates = entry.get("duplicates", 0)  # older stats do not state it
     if type(duplicates) is not int or duplicates < 0:
         raise ValueError(f"domain {name!r} has {duplicates!r} duplicates")
+    read = entry.get("read")
+    if read is not None and (type(read) is not int or not 0 < read <= documents):
+        raise ValueError(f"domain {name!r} has {read!r} documents read of {documents}")
     return DomainStats(
         **texts,
         documents=documents,
         shards=tuple((index, of) for index, of in shards),
         duplicates=duplicates,
+        read=read,
         arrays=_fields_of(name, arrays),
     )
 

@@ -14,7 +14,7 @@ from moeprune.core.stats import FIELDS, MAXIMA, CalibrationStats, DomainStats
 from moeprune.errors import MismatchError, StatsError, UsageError
 
 # Of one model the kinds of attention are the same, but older stats do not state them.
-_MAY_DIFFER = frozenset({"versions", "attention", "completions"})
+_MAY_DIFFER = frozenset({"versions", "attention", "completions", "stable"})
 
 _MOST = 10**8  # shards of a split
 
@@ -58,6 +58,8 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
 def _provenance(parts: Sequence[CalibrationStats]) -> dict[str, Any]:
     """The first's, but completions of all."""
     provenance = dict(parts[0].provenance)
+    if any(part.provenance.get("stable") != provenance.get("stable") for part in parts):
+        provenance.pop("stable", None)  # of some of the domains only
     added: dict[str, Completions] = {}
     for part in parts:
         for name, found in completions_of(part.provenance).items():

@@ -108,6 +108,7 @@ class CalibrationStats:
                     "tokens": domain.num_tokens(),
                     "shards": [list(shard) for shard in domain.shards],
                     "duplicates": domain.duplicates,
+                    **({} if domain.read is None else {"read": domain.read}),
                 }
                 for domain in self.domains
             ],

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from moeprune.core.choice import real_LE
+from moeprune.core.facts import ModelFacts
 from moeprune.core.pooling import DomainWeights, weights_D
 from moeprune.core.rows import row_name
-from moeprune.core.stats import Array, CalibrationStats
+from moeprune.core.stats import Array, CalibrationStats, DomainStats
 
 # A layer with more unseen experts than this share was calibrated on too little text.
 _UNSEEN_SHARE = 0.05
+
+
+def reached(facts: ModelFacts, domains: Sequence[DomainStats]) -> dict[str, Any]:
+    """How many tokens experts received, over all domains.
+
+    Returns:
+        ``unseen``: experts that no token was routed to; ``tokens_per_expert``: the ``least`` and
+        the ``median``.
+    """
+    return reached_counts(facts, [domain.total("count") for domain in domains])
+
+
+def reached_counts(facts: ModelFacts, count_DLE: Sequence[Array]) -> dict[str, Any]:
+    """The same of each domain's counts, (L, E)."""
+    counts = np.sum(count_DLE, axis=0)[real_LE(facts.num_experts)]
+    return {
+        "unseen": int(np.count_nonzero(counts == 0)),
+        "tokens_per_expert": {"least": int(counts.min()), "median": int(np.median(counts))},
+    }
 
 
 def unseen(stats: CalibrationStats, *, domain_weights: DomainWeights = None) -> dict[str, Any]:

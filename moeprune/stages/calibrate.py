@@ -13,10 +13,12 @@ from moeprune.stages import decoding
 from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
+from moeprune.stages.enough import check_stable
 from moeprune.stages.identify import check_unchanged
 from moeprune.stages.journal import Journal, progress_file
 from moeprune.stages.measuring import Stop, measured, never
 from moeprune.stages.numbers import check_numbers
+from moeprune.stages.reading import Reading
 from moeprune.stages.texts import check_not_read, read_texts
 from moeprune.stages.writable import check_writable
 
@@ -48,6 +50,7 @@ def calibrate(
     thinking: str | None = None,
     prompt_length: int | None = None,
     generations: str | Path | Sequence[str | Path] = (),
+    stop_when_stable: float | None = None,
     resume: bool = True,
     stop: Stop = never,
     on_progress: OnProgress = ignore,
@@ -88,6 +91,9 @@ def calibrate(
         thinking: decode: ``"on"``, ``"off"`` or ``"default"``, told to the chat template.
         prompt_length: decode: tokens of a plain text that are its prompt; None: half of it.
         generations: decode: what was written already, ``FILE.jsonl`` or ``NAME=FILE.jsonl``.
+        stop_when_stable: read no more once two halves of the text give plans that overlap that much
+            (Jaccard, of what a default plan removes at 25 %), in two rounds of documents one after
+            the other; see :mod:`moeprune.stages.enough`.
         resume: go on where an interrupted run of the same request stopped; what it measured lies
             beside ``output``, as ``OUTPUT.progress``. False: begin anew.
         stop: asked after every batch whether to stop there, with what is measured kept.
@@ -136,6 +142,8 @@ def calibrate(
     from moeprune.observe.sums import FoldedSums
     from moeprune.observe.tokenizer import load_tokenizer
 
+    if stop_when_stable is not None:
+        check_stable(stop_when_stable, opened.facts, mode=mode, shard=shard)
     check_dtype(dtype)
     check_device(device)
     check_batch_tokens(batch_tokens)
@@ -159,6 +167,7 @@ def calibrate(
             "--seed": seed,
             "--shard": list(shard),
             "--chat-template": chat_template,
+            "--stop-when-stable": stop_when_stable,
             **words.request(),
         },
         resume=resume,
@@ -198,13 +207,16 @@ def calibrate(
             stop=stop,
             on_progress=on_progress,
         )
+    reading = Reading.of(opened.facts, corpora, stable=stop_when_stable, seed=seed, journal=journal)
     arrays = measured(
-        corpora,
+        reading.rounds,
         passes=partial(passes, live, layout=opened.layout, batch_tokens=batch_tokens),
         sums=partial(FoldedSums.of, opened.layout),
         journal=journal,
         on_progress=on_progress,
         stop=stop,
+        look=None if stop_when_stable is None else reading.look,
+        note=reading.note,
     )
     with journal.sound():
         stats = assembled(
@@ -219,7 +231,9 @@ def calibrate(
                 "seed": seed,
                 **({} if chat_template else {"chat_template": "off"}),
                 **decoded,
+                **reading.provenance,
             },
+            read=reading.read,
         )
     if output is not None:
         stats.save(Path(output))

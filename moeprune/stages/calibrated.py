@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 def assembled(
     opened: OpenModel,
     corpora: Sequence[Corpus],
-    arrays: Sequence[Mapping[str, Array]],
+    arrays: Mapping[str, Mapping[str, Array]],
     provenance: Mapping[str, Any],
+    *,
+    read: Mapping[str, Corpus] | None = None,
 ) -> CalibrationStats:
     """The stats of a model.
 
     Args:
         opened: the model.
-        corpora: what was measured.
-        arrays: field -> sums, of each of them.
+        corpora: the domains.
+        arrays: domain -> field -> sums.
         provenance: how; model, versions and kinds of attention are added.
+        read: domain -> what was measured of it, where that is not all.
 
     Raises:
         StatsError: the sums do not add up.
@@ -38,16 +41,12 @@ def assembled(
     stats = CalibrationStats(
         model=opened.facts,
         domains=tuple(
-            DomainStats(
-                name=corpus.name,
-                source=corpus.source,
-                corpus_sha256=corpus.sha256,
-                documents=corpus.total,
-                shards=(corpus.shard,),
-                duplicates=corpus.duplicates,
-                arrays=own,
+            domain_stats(
+                corpus,
+                arrays[corpus.name],
+                read=None if read is None else len(read[corpus.name].documents),
             )
-            for corpus, own in zip(corpora, arrays, strict=True)
+            for corpus in corpora
         ),
         provenance={
             **provenance,
@@ -57,9 +56,33 @@ def assembled(
             **_attention(opened),
         },
     )
-    check_passes(stats, {corpus.name: corpus.num_counted for corpus in corpora}, opened.origin)
+    whole = {corpus.name: corpus for corpus in corpora} if read is None else read
+    counted = {name: corpus.num_counted for name, corpus in whole.items()}
+    check_passes(stats, counted, opened.origin)
     stats.check_counts()
     return stats
+
+
+def domain_stats(
+    corpus: Corpus, arrays: Mapping[str, Array], *, read: int | None = None
+) -> DomainStats:
+    """The sums of a domain, and of what.
+
+    Args:
+        corpus: the domain.
+        arrays: field -> sums.
+        read: documents that were measured, where those are not all.
+    """
+    return DomainStats(
+        name=corpus.name,
+        source=corpus.source,
+        corpus_sha256=corpus.sha256,
+        documents=corpus.total,
+        shards=(corpus.shard,),
+        duplicates=corpus.duplicates,
+        read=None if read == corpus.total else read,
+        arrays=arrays,
+    )
 
 
 def _attention(opened: OpenModel) -> dict[str, list[str]]:

@@ -42,18 +42,16 @@ class Measured:
     """One domain, measured in part or whole.
 
     Attributes:
-        batches: in the sums.
+        rounds: that are done.
+        batches: of the round in progress that are in the sums.
         tokens: in the sums.
-        whole: nothing is left to do.
         arrays: field -> sums.
-        notes: what else is to be known of it, plain JSON values.
     """
 
+    rounds: int = 0
     batches: int = 0
     tokens: int = 0
-    whole: bool = False
     arrays: Arrays = field(default_factory=dict, repr=False)
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 class Journal:
@@ -62,12 +60,14 @@ class Journal:
     Attributes:
         path: of the file; None: nothing is kept.
         domains: name -> what is measured of it.
+        curve: what was found after each round, plain JSON values.
     """
 
     def __init__(self, path: Path | None, request: Mapping[str, Any]) -> None:
         """Begin anew; see :meth:`open`."""
         self.path = path
         self.domains: dict[str, Measured] = {}
+        self.curve: list[dict[str, Any]] = []
         self._request = dict(request)
         self._settled: dict[str, Any] = {}
         self._saved = time.monotonic()
@@ -129,13 +129,13 @@ class Journal:
             "schema": SCHEMA,
             "request": self._request,
             "settled": self._settled,
+            "curve": self.curve,
             "domains": [
                 {
                     "name": name,
+                    "rounds": domain.rounds,
                     "batches": domain.batches,
                     "tokens": domain.tokens,
-                    "whole": domain.whole,
-                    "notes": domain.notes,
                 }
                 for name, domain in self.domains.items()
             ],
@@ -169,16 +169,16 @@ class Journal:
             body = parse_json(metadata["moeprune"])
             check_schema(body, schema=SCHEMA, path=path, error=StatsError)
             self._settled = dict(body["settled"])
+            self.curve = list(body["curve"])
             begun = dict(body["request"])
             for entry in body["domains"]:
                 name = entry["name"]
                 begun_it = f"{name}/tokens" in arrays
                 self.domains[name] = Measured(
+                    rounds=int(entry["rounds"]),
                     batches=int(entry["batches"]),
                     tokens=int(entry["tokens"]),
-                    whole=bool(entry["whole"]),
                     arrays={key: arrays[f"{name}/{key}"] for key in FIELDS} if begun_it else {},
-                    notes=dict(entry["notes"]),
                 )
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as problem:
             raise StatsError(

@@ -29,6 +29,8 @@ def test_lengths_and_a_warning_are_printed(
     out, err = capsys.readouterr()
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert err == ""
+    assert lines[3].startswith("tokens an expert received:")
+    del lines[3]
     assert lines[1:5] == [
         "domain documents tokens",
         "q 5 40",
@@ -55,13 +57,15 @@ def test_lengths_and_a_warning_are_printed(
     assert not Path("m.safetensors").exists()
 
 
-def test_prefill_prints_what_it_printed(
+def test_prefill_prints_nothing_of_completions(
     folder: Path, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("t.txt").write_text("Some text.")
     typed = ["calibrate", str(tiny("qwen3_moe")), "-o", "s", "--domain", "q=t.txt"]
     capsys.readouterr()
     assert main(typed) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
     assert main([*typed, "--json", "--overwrite"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"output", "model", "domains"}
+    assert set(json.loads(capsys.readouterr().out)) == {
+        "output", "model", "domains", "unseen", "tokens_per_expert",
+    }  # fmt: skip

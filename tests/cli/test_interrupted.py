@@ -1,0 +1,44 @@
+"""Ctrl-C and SIGTERM on ``moeprune calibrate``, as a terminal or a scheduler sends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_signal_finishes_the_batch_and_keeps_it(
+    number: signal.Signals, tiny: Any, tmp_path: Path
+) -> None:
+    text = tmp_path / "d.jsonl"
+    text.write_text("".join(json.dumps({"text": f"{row} " * 40}) + "\n" for row in range(2000)))
+    command = [sys.executable, "-m", "moeprune", "calibrate", str(tiny("qwen3_moe"))]
+    command += ["-o", "s", "--domain", "d=d.jsonl", "--batch-tokens", "100", "--device", "cpu"]
+    job = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for _ in range(600):
+        if (tmp_path / "s.progress").exists():
+            break
+        time.sleep(0.1)
+    job.send_signal(number)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 130, err
+    assert out == ""
+    assert "stopping after the batch in progress" in err
+    assert "s.progress holds it: the same command goes on from there" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "s").exists()
