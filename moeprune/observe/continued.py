@@ -19,6 +19,7 @@ from moeprune.errors import DomainError
 from moeprune.observe.domains import Corpus, Ids
 from moeprune.observe.generate import Completion
 from moeprune.observe.prompts import Prompts
+from moeprune.observe.tokenizer import begin_of
 
 
 def continued(prompts: Prompts, completions: Sequence[Completion]) -> Corpus:
@@ -67,16 +68,17 @@ def generations_text(
     ``completion_ids`` (with it) and ``finished``.
     """
     lines = []
+    begin = begin_of(tokenizer, "generations")
     for domain, done in zip(prompts, completions, strict=True):
         for ids, document, completion in zip(domain.ids, domain.documents, done, strict=True):
             chat = document is not None and document.is_chat
             written = completion.ids[: completion.ids.size - completion.finished]
             row = {
                 "domain": domain.name,
-                "prompt": tokenizer.decode(_shown(ids, tokenizer, chat=chat)),
+                "prompt": tokenizer.decode(_shown(ids, begin, chat=chat)),
                 **({"messages": list(document.text)} if chat and document is not None else {}),
                 "prompt_ids": ids.tolist(),
-                "completion": tokenizer.decode(written.tolist()),
+                "completion": _text_behind(ids.tolist(), written.tolist(), tokenizer),
                 "completion_ids": completion.ids.tolist(),
                 "finished": completion.finished,
             }
@@ -84,7 +86,14 @@ def generations_text(
     return "".join(lines)
 
 
-def _shown(ids: Ids, tokenizer: Any, *, chat: bool) -> list[int]:
-    """A prompt without the begin token that the tokenizer writes before a text, not a chat."""
-    own = not chat and ids[0] == getattr(tokenizer, "bos_token_id", None)
-    return [int(token) for token in ids[int(own) :]]
+def _shown(ids: Ids, begin: Ids, *, chat: bool) -> list[int]:
+    """A prompt without the begin tokens that the tokenizer writes before a text, not a chat."""
+    own = begin.size and not chat and np.array_equal(ids[: begin.size], begin)
+    return ids[begin.size if own else 0 :].tolist()
+
+
+def _text_behind(prompt: list[int], written: list[int], tokenizer: Any) -> str:
+    """The text of what was written, with the space that some tokenizers hide at a beginning."""
+    head, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + written)
+    # A letter may have begun in the prompt.
+    return str(whole[len(head) :] if whole.startswith(head) else tokenizer.decode(written))

@@ -68,10 +68,15 @@ def check_generates(model: Any) -> None:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens after which a completion ends: the checkpoint's, and the tokenizer's own."""
+    """Tokens after which a completion ends: the checkpoint's, and the tokenizer's own.
+
+    One that the model does not have, as −1, is a way to say that there is none.
+    """
     stated = getattr(model.generation_config, "eos_token_id", None)
     found = stated if isinstance(stated, list | tuple) else [stated]
-    return tuple(sorted({int(e) for e in (*found, tokenizer.eos_token_id) if e is not None}))
+    ends = {int(e) for e in (*found, tokenizer.eos_token_id) if e is not None}
+    size = int(model.get_input_embeddings().num_embeddings)
+    return tuple(sorted(end for end in ends if 0 <= end < size))
 
 
 def generate(
@@ -102,11 +107,12 @@ def generate(
         A completion a prompt, each of at least one token.
 
     Raises:
-        CheckpointError: the model's own code fails.
+        CheckpointError: the model's own code fails, or has not all tokens of the prompts.
         UnsupportedModelError: see :func:`check_generates`.
         UsageError: a batch does not fit the GPU's memory.
     """
     check_generates(model)
+    _check_vocabulary(model, prompts)
     found: dict[int, Completion] = dict(kept or {})
     devices = [model.device] if model.device.type == "cuda" else []
     with _plain_settings(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
@@ -119,6 +125,16 @@ def generate(
             if on_done is not None:
                 on_done(rows, done)
     return tuple(found[row] for row in range(len(prompts)))
+
+
+def _check_vocabulary(model: Any, prompts: Sequence[Ids]) -> None:
+    size = int(model.get_input_embeddings().num_embeddings)
+    largest = max((int(ids.max()) for ids in prompts), default=0)
+    if largest >= size:
+        raise CheckpointError(
+            f"the tokenizer gives token {largest}, the model has {size}. The tokenizer files "
+            "belong to another model."
+        )
 
 
 def _seed(seed: int, row: int) -> int:

@@ -3,15 +3,14 @@
 A row holds a prompt (``prompt``, or ``messages``) and its ``completion``, texts; or their token
 ids, as ``prompt_ids`` and ``completion_ids`` (also ``prompt_token_ids`` and ``token_ids``). Ids are
 taken where they spell the texts in this model's tokenizer, or there are no texts; else the texts
-are tokenised, so that another model can read the file. ``finished`` (or ``finish_reason``, of which
-``"length"`` is the only unfinished one) tells whether the model ended by itself.
+are tokenised, so that another model can read the file. ``finished`` (or ``finish_reason``) tells
+whether the model ended by itself. Null is as good as no key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,11 @@ from moeprune.observe.generate import Completion
 from moeprune.observe.prompts import Prompts, check_prompt
 from moeprune.observe.rows import Document, row_prompt, row_string
 from moeprune.observe.sources import jsonl_rows, split_name
-from moeprune.observe.tokenizer import encode, encode_plain
+from moeprune.observe.tokenizer import encode_answer, encode_question
 
 _PROMPT = ("prompt_ids", "prompt_token_ids")
 _COMPLETION = ("completion_ids", "token_ids")
+_CUT = ("length", "abort")  # reasons why a completion has no end of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,13 @@ def read_generations(
         UsageError: a domain stands in two files, or a number is out of range.
     """
     check_draw(length=how.length, samples=samples, seed=seed)
+    for text in files:
+        if list(files).count(text) > 1:
+            raise UsageError(f"--generations {text} is given twice. Give it once.")
     rows: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     sources: dict[str, str] = {}
-    for name, path in map(split_name, files):
+    for text in files:
+        name, path = split_name(text)
         found = jsonl_rows(path)
         if not found:
             kind = kind_of(path) or "a file"
@@ -75,9 +79,9 @@ def read_generations(
                     f"{where} is a JSON {type(row).__name__}; write one object a line."
                 )
             domain = name if name is not None else _domain(row, where)
-            if sources.setdefault(domain, str(path)) != str(path):
+            if sources.setdefault(domain, text) != text:
                 raise UsageError(
-                    f"domain {domain!r} stands in {sources[domain]} and {path}. Put its rows into "
+                    f"domain {domain!r} stands in {sources[domain]} and {text}. Put its rows into "
                     "one file, or name one of them with --generations NAME=FILE."
                 )
             rows.setdefault(domain, []).append((row, where))
@@ -85,7 +89,7 @@ def read_generations(
     return [
         _domain_of(
             domain,
-            Path(sources[domain]).name,
+            split_name(sources[domain])[1].name,
             [_read(*named[row], how) for row in drawn(len(named), samples, seed)],
         )
         for domain, named in rows.items()
@@ -118,6 +122,7 @@ def _domain_of(
 def _read(
     row: Mapping[str, Any], where: str, how: Reading
 ) -> tuple[Ids, Document | None, Completion]:
+    row = {key: value for key, value in row.items() if value is not None}
     finished = _finished(row, where)
     prompt, done = _ids(row, _PROMPT, where), _ids(row, _COMPLETION, where)
     text = row_string(row, "completion", where) if "completion" in row else None
@@ -127,7 +132,7 @@ def _read(
         document = Document(text=row_prompt(row, where), where=where, whole=True)
     ours = prompt is not None and (
         _spells(how.tokenizer, prompt, asked)
-        and (done is None or _spells(how.tokenizer, done, text))
+        and (done is None or _spells(how.tokenizer, done, text, behind=prompt))
     )
     if not ours and prompt is not None and document is None:
         raise DomainError(f"{where}: 'prompt_ids' are of another tokenizer. Add the 'prompt'.")
@@ -136,8 +141,10 @@ def _read(
     if prompt is None or not ours:
         if document is None:
             raise DomainError(f"{where} has no 'prompt'; a row needs 'prompt' and 'completion'.")
-        prompt = encode(document, tokenizer=how.tokenizer, length=None, template=how.template)
-    if done is None or not _spells(how.tokenizer, done, text):
+        prompt = encode_question(
+            document, tokenizer=how.tokenizer, length=None, template=how.template
+        )
+    if done is None or not _spells(how.tokenizer, done, text, behind=prompt):
         if text is None:
             raise DomainError(f"{where} has no 'completion'; a row needs what the model wrote.")
         done = _completion(text, where, how, finished=finished)
@@ -156,7 +163,7 @@ def _check_told(prompt: Ids, document: Document, how: Reading) -> None:
     """What the template is told is no option where ids are given; it must be what made them."""
     if len(how.template) < 2:
         return
-    told = encode(document, tokenizer=how.tokenizer, length=None, template=how.template)
+    told = encode_question(document, tokenizer=how.tokenizer, length=None, template=how.template)
     if not np.array_equal(told, prompt):
         raise DomainError(
             f"{document.where}: its 'prompt_ids' were made with another --thinking. Leave it out."
@@ -164,26 +171,33 @@ def _check_told(prompt: Ids, document: Document, how: Reading) -> None:
 
 
 def _completion(text: str, where: str, how: Reading, *, finished: bool) -> Ids:
-    ids = encode_plain(text, where, tokenizer=how.tokenizer)
+    ids = encode_answer(text, where, tokenizer=how.tokenizer)
     # The text does not spell the end token, which was written last and never fed back.
     end = how.tokenizer.eos_token_id
     return np.append(ids, np.int32(0 if end is None else end)) if finished else ids
 
 
-def _spells(tokenizer: Any, ids: Ids, text: str | None) -> bool:
-    """Whether ids are a text in this tokenizer, special tokens and those at the ends aside."""
+def _spells(tokenizer: Any, ids: Ids, text: str | None, *, behind: Ids | None = None) -> bool:
+    """Whether ids are a text in this tokenizer, special tokens and those at the ends aside.
+
+    Alone, or behind a prompt: some tokenizers spell the space before a first word only there.
+    """
     if text is None:
         return True
-    return any(
-        tokenizer.decode(part.tolist(), skip_special_tokens=skip) == text
-        for part in (ids, ids[:-1], ids[1:])
-        for skip in (False, True)
-    )
+    for skip in (False, True):
+        head = [] if behind is None else behind.tolist()
+        start = tokenizer.decode(head, skip_special_tokens=skip)
+        for part in (ids.tolist(), ids[:-1].tolist(), ids[1:].tolist()):
+            if tokenizer.decode(part, skip_special_tokens=skip) == text or (
+                head and tokenizer.decode(head + part, skip_special_tokens=skip) == start + text
+            ):
+                return True
+    return False
 
 
 def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> Ids | None:
     for name in names:
-        if row.get(name) is None:
+        if name not in row:
             continue
         found = row[name]
         if not isinstance(found, list) or any(
@@ -199,4 +213,4 @@ def _finished(row: Mapping[str, Any], where: str) -> bool:
         if not isinstance(row["finished"], bool):
             raise DomainError(f"{where}: 'finished' must be true or false.")
         return row["finished"]
-    return row.get("finish_reason") != "length"
+    return row.get("finish_reason") not in _CUT

@@ -171,5 +171,5 @@ def check_vocabulary(model: Any, corpus: Corpus) -> None:
     if largest >= size:
         raise CheckpointError(
             f"domain {corpus.name!r}: the tokenizer gives token {largest}, the model has {size}. "
-            "The tokenizer files belong to another model."
+            "The tokenizer files, or the token ids of a file, belong to another model."
         )

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from moeprune.errors import DomainError
+from moeprune.errors import DomainError, UsageError
 from moeprune.observe.domains import Ids, check_draw, check_shard, drawn, sha256_of
 from moeprune.observe.rows import Document
 from moeprune.observe.sources import read_source, streamed
-from moeprune.observe.tokenizer import encode, encode_running
+from moeprune.observe.tokenizer import encode_question, encode_running
+
+_LEFT = "--length, and what the model's positions leave beside --max-new-tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ def read_prompts(
     tokenizer: Any,
     template: Mapping[str, Any],
     length: int,
+    room: int | None = None,
     prompt_length: int | None = None,
     samples: int | None = None,
     seed: int = 0,
@@ -81,7 +84,8 @@ def read_prompts(
         tokenizer: of the model.
         template: what the chat template is told.
         length: tokens that a prompt may have; of a text, those that are looked at.
-        prompt_length: tokens of a text that are its prompt; None: half of them.
+        room: tokens that a prompt may have, where that is less.
+        prompt_length: tokens of a text that are its prompt; None: half of them, or the room.
         samples: at most that many documents, drawn by ``seed``, in their original order.
         seed: of the draw.
 
@@ -90,10 +94,16 @@ def read_prompts(
         UsageError: a number out of range.
     """
     check_draw(length=length, samples=samples, seed=seed)
+    room = length if room is None else min(length, room)
+    if prompt_length is not None and prompt_length > room:
+        raise UsageError(
+            f"--prompt-length {prompt_length}: a prompt may have {room} tokens ({_LEFT}). "
+            "Give a smaller one, or change them."
+        )
     read = read_source(source, samples=samples, seed=seed, prompts=True)
 
     def head(ids: Ids) -> Ids:
-        return ids[: max(1, ids.size // 2) if prompt_length is None else prompt_length]
+        return ids[: min(max(1, ids.size // 2), room) if prompt_length is None else prompt_length]
 
     found: list[tuple[Ids, Document | None]] = []
     if read.running:
@@ -104,14 +114,14 @@ def read_prompts(
         most = None if streamed(source) else samples
         for row in drawn(len(read.documents), most, seed):
             document = read.documents[row]
-            ids = encode(
+            ids = encode_question(
                 document,
                 tokenizer=tokenizer,
                 length=None if document.whole else length,
                 template=template,
             )
             if document.whole:
-                check_prompt(ids, document.where, length)
+                check_prompt(ids, document.where, room)
             found.append((ids if document.whole else head(ids), document))
     found = [(ids, document) for ids, document in found if ids.size]
     if not found:
@@ -138,6 +148,6 @@ def check_prompt(ids: Ids, where: str, length: int) -> None:
     """
     if ids.size > length:
         raise DomainError(
-            f"{where}: the prompt has {ids.size} tokens, {length} are allowed (--length, and what "
-            "the model's positions leave beside --max-new-tokens). Leave it out, or change them."
+            f"{where}: the prompt has {ids.size} tokens, {length} are allowed ({_LEFT}). "
+            "Leave it out, or change them."
         )

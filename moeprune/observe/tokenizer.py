@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.errors import CheckpointError, DomainError, UsageError
+from moeprune.observe.around import inner_ids, special_ends
 from moeprune.observe.beginnings import first_ids
 from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.rows import Document
@@ -109,13 +110,39 @@ def _plain(document: Document) -> str:
     return "\n\n".join(texts)
 
 
-def encode_plain(text: str, where: str, *, tokenizer: Any) -> Ids:
-    """Token ids of a text that stands in the middle of another: no special tokens around it.
+def encode_question(document: Document, *, tokenizer: Any, length: int | None, **how: Any) -> Ids:
+    """As :func:`encode`, without the special tokens that end a text: something is to follow it.
+
+    Raises:
+        DomainError: as there.
+    """
+    if not isinstance(document.text, str):
+        return encode(document, tokenizer=tokenizer, length=length, **how)
+    begin = begin_of(tokenizer, document.where)
+    ids = _first(document.text, document.where, tokenizer, length, special=False)
+    return np.concatenate([begin, ids])[:length]
+
+
+def encode_answer(text: str, where: str, *, tokenizer: Any) -> Ids:
+    """Token ids of a text that goes on from another: nothing around it that a beginning has.
 
     Raises:
         DomainError: the tokenizer fails on it.
     """
-    return _ids(text, where, tokenizer, special=False)
+    return inner_ids(text, lambda part: _ids(part, where, tokenizer, special=False))
+
+
+def begin_of(tokenizer: Any, where: str) -> Ids:
+    """The special tokens that the tokenizer writes before a text.
+
+    Raises:
+        DomainError: the tokenizer fails.
+    """
+    begin, _ = special_ends(
+        lambda part: _ids(part, where, tokenizer, special=True),
+        lambda part: _ids(part, where, tokenizer, special=False),
+    )
+    return begin
 
 
 def template_switch(tokenizer: Any, thinking: str) -> dict[str, Any]:
@@ -155,14 +182,12 @@ def template_switch(tokenizer: Any, thinking: str) -> dict[str, Any]:
 def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[Ids]:
     """A running text in consecutive pieces of ``length`` tokens, none of its tokens lost.
 
-    Each piece starts as the tokenizer starts a text (with a begin token where the model has one),
+    Each piece starts as the tokenizer starts a text (with begin tokens where the model has some),
     since models behave differently without it.
     """
     assert isinstance(document.text, str)
     ids = _ids(document.text, document.where, tokenizer, special=False)
-    begin = _ids("", document.where, tokenizer, special=True)[:1]
-    if begin.size and begin[0] != getattr(tokenizer, "bos_token_id", None):
-        begin = begin[:0]  # an end token, which belongs after a text
+    begin = begin_of(tokenizer, document.where)
     room = max(1, length - begin.size)
     pieces = [ids[start : start + room] for start in range(0, ids.size, room)]
     return [np.concatenate([begin, piece])[-length:] for piece in pieces]

@@ -14,6 +14,7 @@ from moeprune.plugins import known
 MODES = ("prefill", "decode")
 THINKING = ("on", "off", "default")
 MAX_NEW_TOKENS = 512
+_COLDEST = 1e-6
 
 
 def generations_file(output: Path) -> Path:
@@ -94,8 +95,12 @@ class DecodeWords:
             )
         if self.prompt_length is not None and self.prompt_length < 1:
             raise UsageError(f"--prompt-length {self.prompt_length} must be at least 1.")
-        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
-            raise UsageError(f"--temperature {self.temperature} must be 0 (greedy) or more.")
+        heat = self.temperature or 0.0
+        if heat and not _COLDEST <= heat < float("inf"):
+            raise UsageError(
+                f"--temperature {heat} must be 0 (greedy), or {_COLDEST} or more: below, only the "
+                "most probable token is ever drawn, and the division may overflow."
+            )
         known(self.thinking or "default", THINKING, kind="thinking")
 
     def outputs(self, output: Path, mode: str) -> list[Path]:

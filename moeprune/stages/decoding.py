@@ -98,15 +98,11 @@ def ask(
     words = words.settled(positions)
     thinking = words.thinking or "default"
     template = template_switch(tokenizer, thinking)
-    done: list[tuple[Completion, ...]] = []
+    read: list[tuple[Prompts, tuple[Completion, ...]]] = []
     if words.generations:
         how = Reading(tokenizer=tokenizer, template=template, length=length, positions=positions)
-        whole = read_generations(words.generations, how=how, samples=samples, seed=seed)
-        prompts = [found.take_shard(*shard) for found, _ in whole]
-        done = [
-            tuple(completions[number] for number in mine.numbers)
-            for mine, (_, completions) in zip(prompts, whole, strict=True)
-        ]
+        read = read_generations(words.generations, how=how, samples=samples, seed=seed)
+        whole = [found for found, _ in read]
     else:
         budget = words.max_new_tokens or 0
         room = length if positions is None else min(length, positions - budget)
@@ -115,29 +111,37 @@ def ask(
                 f"--max-new-tokens {budget} leaves no room for a prompt: the model has "
                 f"{positions} positions. Give a smaller one."
             )
-        prompts = [
+        whole = [
             read_prompts(
                 name,
                 source,
                 tokenizer=tokenizer,
                 template=template,
-                length=room,
+                length=length,
+                room=room,
                 prompt_length=words.prompt_length,
                 samples=samples,
                 seed=seed,
-            ).take_shard(*shard)
+            )
             for name, source in sources.items()
         ]
-    if thinking != "default" and not any(found.has_chats for found in prompts):
+    if thinking != "default" and not any(found.has_chats for found in whole):
         raise UsageError(
             f"--thinking {thinking} is told to the chat template, and no row has 'messages'. "
             "Leave it out."
         )
+    prompts = tuple(found.take_shard(*shard) for found in whole)
+    done = None
+    if words.generations:
+        done = tuple(
+            tuple(completions[number] for number in mine.numbers)
+            for mine, (_, completions) in zip(prompts, read, strict=True)
+        )
     return Asked(
         words=words,
         length=length,
-        prompts=tuple(prompts),
-        completions=tuple(done) if words.generations else None,
+        prompts=prompts,
+        completions=done,
     )
 
 

@@ -71,6 +71,9 @@ def test_the_beginning_of_a_text_is_as_long_as_asked(tokenizer: Any, tmp_path: P
     for options, want in (
         ({"prompt_length": 4}, ["0123", "abc", rows[2]["prompt"]]),
         ({"length": 20}, ["0123456789", "a", rows[2]["prompt"]]),
+        # The room that an answer leaves cuts a text's first half, and not what it is a half of.
+        ({"room": 20}, ["0123456789" + "01234", "a", rows[2]["prompt"]]),
+        ({"room": 20, "prompt_length": 20}, ["0123456789" * 2, "abc", rows[2]["prompt"]]),
     ):
         assert texts(tokenizer, read(tokenizer, tmp_path, *rows, **options)) == want
     path = tmp_path / "running.txt"
@@ -79,6 +82,14 @@ def test_the_beginning_of_a_text_is_as_long_as_asked(tokenizer: Any, tmp_path: P
         "d", str(path), tokenizer=tokenizer, template={}, length=8, samples=None, seed=0
     )
     assert texts(tokenizer, found) == ["0123", "89ab", "gh"]
+
+
+def test_a_prompt_length_beyond_the_room_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    for options in ({"length": 9}, {"room": 9}):
+        with pytest.raises(UsageError, match="--prompt-length 10: a prompt may have 9 tokens"):
+            read(tokenizer, tmp_path, {"text": "a"}, prompt_length=10, **options)
+    with pytest.raises(DomainError, match="the prompt has 10 tokens, 9 are allowed"):
+        read(tokenizer, tmp_path, {"prompt": "0123456789"}, room=9)
 
 
 @pytest.mark.parametrize(("thinking", "end"), [("default", ""), ("on", ""), ("off", "<no>")])

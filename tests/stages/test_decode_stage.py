@@ -236,6 +236,12 @@ def test_thinking_is_told_and_recorded(model: Path, texts: dict[str, str], tmp_p
         run(model, None, generations=kept, thinking="on")
     with pytest.raises(UsageError, match="no row has 'messages'"):
         run(model, {"p": texts["散文"]}, thinking="on")
+    # A shard that has got no chat is a part of a whole that has some.
+    rows = [{"messages": [{"role": "user", "content": "hi"}]}, {"prompt": "hello"}]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for shard in ((1, 2), (2, 3)):
+        part = run(model, {"d": str(tmp_path / "mixed.jsonl")}, thinking="on", shard=shard)
+        assert part.provenance["thinking"] == "on"
 
 
 def test_the_output_of_a_killed_pass_is_not_lost(
@@ -273,8 +279,11 @@ def test_the_output_of_a_killed_pass_is_not_lost(
         ({"mode": "prefill", "max_new_tokens": 9}, "--max-new-tokens goes with"),
         ({"max_new_tokens": 1}, "at least 2"),
         ({"max_new_tokens": 512}, "leaves no room for a prompt: the model has 512 positions"),
-        ({"temperature": -1.0}, "must be 0 .greedy. or more"),
-        ({"temperature": float("nan")}, "must be 0 .greedy. or more"),
+        ({"temperature": -1.0}, "must be 0 .greedy., or 1e-06 or more"),
+        ({"temperature": float("nan")}, "must be 0 .greedy., or 1e-06 or more"),
+        ({"temperature": 1e-40}, "must be 0 .greedy., or 1e-06 or more"),
+        ({"prompt_length": 9, "length": 8}, "--prompt-length 9: a prompt may have 8 tokens"),
+        ({"prompt_length": 400, "max_new_tokens": 200}, "a prompt may have 312 tokens"),
         ({"chat_template": False}, "--chat-template off does not go with"),
         ({"prompt_length": 0}, "at least 1"),
         ({"thinking": "maybe"}, "thinking"),
@@ -320,6 +329,46 @@ def test_rows_that_do_not_serve(model: Path, tmp_path: Path, row: Any, words: st
         run(model, None, tmp_path / "s", generations=tmp_path / "g.jsonl")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["g.jsonl"]
+
+
+def test_null_is_as_good_as_no_key(model: Path, tmp_path: Path) -> None:
+    """vLLM writes no prompt where it was asked with token ids."""
+    row: dict[str, Any] = {"prompt_token_ids": [1, 2], "token_ids": [3, 4, 5], "finished": False}
+    none = dict.fromkeys(("prompt", "messages", "completion", "prompt_ids", "finish_reason"))
+    found = []
+    for number, rows in enumerate([row, {**row, **none}]):
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text(json.dumps(rows))
+        found.append(run(model, None, generations=f"d={file}"))
+    same(*found)
+    file.write_text(json.dumps({"prompt": "a", "completion": "bc", "finish_reason": "abort"}))
+    cut = run(model, None, generations=f"d={file}")
+    assert completions_of(cut.provenance)["d"].to_json() == {"cut": 1, "lengths": [[2, 1]]}
+
+
+def test_no_row_counts_twice(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "g.jsonl"
+    file.write_text(json.dumps({"domain": "d", "prompt": "x", "completion": "yes"}))
+    with pytest.raises(UsageError, match=r"g\.jsonl is given twice"):
+        run(model, None, generations=[file, file])
+    for other in (f"d={file}", tmp_path / ".." / tmp_path.name / "g.jsonl"):
+        with pytest.raises(UsageError, match="domain 'd' stands in"):
+            run(model, None, generations=[file, other])
+    two = run(model, None, generations=[f"c={file}", f"d={file}"])
+    assert [domain.documents for domain in two.domains] == [1, 1]
+
+
+def test_prompts_of_another_models_tokens_are_named(model: Path, texts: dict[str, str]) -> None:
+    from moeprune.observe.generate import Decoding, end_tokens, generate
+    from moeprune.observe.load import load_causal_lm, load_tokenizer
+
+    live = load_causal_lm(model)
+    with pytest.raises(MoePruneError, match="gives token 272, the model has 272"):
+        prompts = [np.array([1, 272], np.int32)]
+        generate(live, prompts, how=Decoding(max_new_tokens=3), ends=(), batch_tokens=99)
+    # An end token that the model does not have says that there is none.
+    live.generation_config.eos_token_id = [-1, 20, 272]
+    assert end_tokens(live, load_tokenizer(model)) == (20, 257)
 
 
 def test_the_generations_are_not_written_over(model: Path, tmp_path: Path) -> None:
