@@ -61,3 +61,10 @@ class StoppedError(MoePruneError):
     """A long job was asked to stop and did; the exit code is that of a program ended by Ctrl-C."""
 
     exit_code = 130
+
+
+class ElsewhereError(MoePruneError):
+    """Another process of the same launch has failed; it says why, and nobody says it again."""
+
+    def __init__(self) -> None:
+        super().__init__("another process of this launch has failed.")

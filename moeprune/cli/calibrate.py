@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from moeprune.cli.options import (
     trust_option,
 )
 from moeprune.cli.progress import progress
+from moeprune.core.progress import ignore
 
 
 @click.command("calibrate")
@@ -94,6 +96,14 @@ from moeprune.cli.progress import progress
     "what the two plans remove at --ratio 0.25 is the same).",
 )
 @click.option(
+    "--expert-parallel",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="The N processes of this launch share the experts of one model, in place of the texts.",
+)
+@click.option(
     "--resume/--no-resume",
     default=True,
     show_default=True,
@@ -119,9 +129,12 @@ def command(
     The one long job: everything later is decided from the file it writes.
     """
     from moeprune.cli.text import parse_shard, stats_json, stats_text
+    from moeprune.observe.launch import launched
     from moeprune.stages.calibrate import calibrate
 
-    with finishing() as stop, progress() as on_progress:
+    speaks = launched().speaks  # of the processes of a launch, one
+    drawn = progress() if speaks else nullcontext(ignore)
+    with finishing(aloud=speaks) as stop, drawn as on_progress:
         stats = calibrate(
             model,
             output=output,
@@ -132,7 +145,8 @@ def command(
             on_warning=_warn,
             **{**options, "domains": options["domains"] or None},  # type: ignore[arg-type]
         )
-    say(stats_json(stats, output), stats_text(stats, output), as_json=as_json)
+    if speaks:
+        say(stats_json(stats, output), stats_text(stats, output), as_json=as_json)
 
 
 def _warn(text: str) -> None:

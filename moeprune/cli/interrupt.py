@@ -13,10 +13,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def finishing() -> Iterator[Callable[[], bool]]:
+def finishing(*, aloud: bool = True) -> Iterator[Callable[[], bool]]:
     """A function that tells whether the job was asked to stop; a second signal ends it at once.
 
     Outside of the main thread, where no signal can be received, it never is.
+
+    Args:
+        aloud: say that a signal was received.
     """
     asked = False
 
@@ -27,7 +30,8 @@ def finishing() -> Iterator[Callable[[], bool]]:
                 signal.signal(each, former[each])
             raise KeyboardInterrupt
         asked = True
-        click.echo("\nstopping after the batch in progress; once more: at once", err=True)
+        if aloud:
+            click.echo("\nstopping after the batch in progress; once more: at once", err=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

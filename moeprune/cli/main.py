@@ -10,7 +10,7 @@ from click.exceptions import NoArgsIsHelpError
 
 import moeprune
 from moeprune.cli.options import printable
-from moeprune.errors import MoePruneError
+from moeprune.errors import ElsewhereError, MoePruneError
 
 COMMANDS = ("demo", "inspect", "calibrate", "merge", "plan", "analyse", "export", "verify", "push")
 _LONGEST = 1200  # characters of an error line; a file may quote megabytes at us
@@ -70,6 +70,8 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 done, 1 a check failed, 2 wrong input)."""
     try:
         result = cli.main(args=args, prog_name="moeprune", standalone_mode=False)
+    except ElsewhereError as error:
+        return error.exit_code
     except MoePruneError as error:
         return _fail(str(error), error.exit_code)
     except click.Abort:
@@ -78,6 +80,8 @@ def main(args: list[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
+        if not _speaks():
+            return error.exit_code
         context = error.ctx if isinstance(error, click.UsageError) else None
         way_out = f" See '{context.command_path} --help'." if context else ""
         return _fail(error.format_message() + way_out, error.exit_code)
@@ -85,6 +89,16 @@ def main(args: list[str] | None = None) -> int:
         what = f"{problem.filename}: " if problem.filename is not None else ""
         return _fail(f"{what}{problem.strerror or problem}.", 2)
     return result if isinstance(result, int) else 0
+
+
+def _speaks() -> bool:
+    """Whether this is the process of a launch that says what all of them find."""
+    from moeprune.observe.launch import launched
+
+    try:
+        return launched().speaks
+    except MoePruneError:  # said when it matters
+        return True
 
 
 def _fail(message: str, code: int) -> int:

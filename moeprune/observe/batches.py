@@ -48,6 +48,31 @@ class Batch:
         return int(self.mask_BS.sum())
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The batches of one process: dealt like cards, so that all have about as many.
+
+    Whole batches and not documents: what a model computes depends on the batch in its last bits, in
+    half precision in more than these, and so the sums are those of a process that runs all.
+
+    Attributes:
+        index: of the process.
+        of: processes.
+        first: of the batches dealt before, for other domains.
+    """
+
+    index: int = 0
+    of: int = 1
+    first: int = 0
+
+    def holds(self, number: int) -> bool:
+        """Whether a batch, by its number in the domain, is run by this process."""
+        return (self.first + number) % self.of == self.index
+
+
+WHOLE = Share()
+
+
 def check_batch_tokens(max_tokens: int) -> None:
     """Check that a batch can hold something.
 
@@ -58,14 +83,34 @@ def check_batch_tokens(max_tokens: int) -> None:
         raise UsageError(f"a batch of {max_tokens} tokens is empty; allow at least 1.")
 
 
-def batches(corpus: Corpus, *, max_tokens: int, padding_side: str = "right") -> Iterator[Batch]:
+def batches(
+    corpus: Corpus, *, max_tokens: int, padding_side: str = "right", share: Share = WHOLE
+) -> Iterator[Batch]:
     """Every document once, in batches of at most ``max_tokens`` positions (or one document).
+
+    Args:
+        corpus: the documents.
+        max_tokens: of a batch.
+        padding_side: ``"right"`` or ``"left"``.
+        share: which of the batches; the others' documents are left out.
 
     Raises:
         UsageError: ``max_tokens`` below 1.
     """
     check_batch_tokens(max_tokens)
     assert padding_side in ("left", "right")
+    for number, rows in enumerate(_groups(corpus, max_tokens)):
+        if share.holds(number):
+            yield _batch(corpus, rows, padding_side)
+
+
+def num_batches(corpus: Corpus, *, max_tokens: int) -> int:
+    """How many batches all of a corpus makes."""
+    return sum(1 for _ in _groups(corpus, max_tokens))
+
+
+def _groups(corpus: Corpus, max_tokens: int) -> Iterator[list[int]]:
+    """Rows of the documents of each batch."""
     for start in range(0, len(corpus.documents), _WINDOW):
         window = range(start, min(start + _WINDOW, len(corpus.documents)))
         rows: list[int] = []
@@ -73,11 +118,11 @@ def batches(corpus: Corpus, *, max_tokens: int, padding_side: str = "right") -> 
         for row in sorted(window, key=lambda row: (-corpus.documents[row].size, row)):
             longest = corpus.documents[rows[0] if rows else row].size
             if rows and longest * (len(rows) + 1) > max_tokens:
-                yield _batch(corpus, rows, padding_side)
+                yield rows
                 rows = []
             rows.append(row)
         if rows:
-            yield _batch(corpus, rows, padding_side)
+            yield rows
 
 
 def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:

@@ -90,7 +90,11 @@ class Watch:
             live_weights_TK,
             num_experts=layer.num_experts + layer.num_idle,
             kind=type(layer.experts).__name__,
+            held=layer.held,
         )
+        if layer.held is not None:  # numbered from the first that is held; what follows is not
+            away_TK = live_ids_TK >= len(layer.held)
+            live_ids_TK = torch.where(away_TK, -1, live_ids_TK + layer.held.start)
         self._sums.add(
             layer.row,
             logits_TE=live(routed.logits_TE),
@@ -141,6 +145,7 @@ def weighted_sum(
     *,
     num_experts: int,
     kind: str,
+    held: range | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run each expert once on its tokens.
 
@@ -154,6 +159,8 @@ def weighted_sum(
         weights_TK: their weights.
         num_experts: ids that a token may choose.
         kind: of the experts module, for the message.
+        held: experts that are here, where others are not: their ids count from the first of them,
+            and the id after the last stands for all the others, which give nothing.
 
     Returns:
         (T, H) the weighted sum of the experts' outputs, added in float32 or wider; (T, K) norms of
@@ -164,6 +171,8 @@ def weighted_sum(
     """
     top_k = ids_TK.shape[1]
     sorted_S, order_S = torch.sort(ids_TK.reshape(-1), stable=True)
+    if held is not None:
+        num_experts = len(held) + 1
     counts = torch.bincount(sorted_S, minlength=num_experts).tolist()
     if len(counts) != num_experts:
         raise UnsupportedModelError(
@@ -173,11 +182,11 @@ def weighted_sum(
     token_S = order_S // top_k
     weight_S = widened(weights_TK.reshape(-1)[order_S])
     wide = torch.promote_types(hidden_TH.dtype, torch.float32)
-    norm_S = torch.empty(token_S.shape, dtype=wide, device=hidden_TH.device)
+    norm_S = torch.zeros(token_S.shape, dtype=wide, device=hidden_TH.device)
     total_TH = torch.zeros(hidden_TH.shape, dtype=wide, device=hidden_TH.device)
     rows_S = torch.nn.functional.pad(token_S, (0, SPARE_ROWS))
     start = 0
-    for expert, count in enumerate(counts):
+    for expert, count in enumerate(counts if held is None else counts[:-1]):
         if not count:
             continue
         span = slice(start, start + count)

@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
+from moeprune.observe.batches import WHOLE, Share
 from moeprune.observe.domains import Ids
+from moeprune.observe.placed import input_device
 from moeprune.observe.quiet import foreign_errors, quiet
 
 
@@ -88,6 +90,7 @@ def generate(
     batch_tokens: int,
     kept: Mapping[int, Completion] | None = None,
     on_done: Callable[[Sequence[int], Sequence[Completion]], None] | None = None,
+    share: Share = WHOLE,
 ) -> tuple[Completion, ...]:
     """Let the model go on after each prompt.
 
@@ -102,9 +105,11 @@ def generate(
         batch_tokens: positions of one batch: prompts, padding and budgets.
         kept: number of the prompt -> its completion, of earlier batches of the same request.
         on_done: given the numbers and completions of each finished batch.
+        share: which of the batches are run.
 
     Returns:
-        A completion a prompt, each of at least one token.
+        A completion a prompt, each of at least one token; of prompts in other batches than those of
+        ``share`` where they were kept.
 
     Raises:
         CheckpointError: the model's own code fails, or has not all tokens of the prompts.
@@ -114,17 +119,23 @@ def generate(
     check_generates(model)
     _check_vocabulary(model, prompts)
     found: dict[int, Completion] = dict(kept or {})
-    devices = [model.device] if model.device.type == "cuda" else []
+    place = input_device(model)
+    devices = [place] if place.type == "cuda" else []
     with _plain_settings(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
-        for rows in _groups(prompts, how.max_new_tokens, batch_tokens):
-            if all(row in found for row in rows):
+        for number, rows in enumerate(_groups(prompts, how.max_new_tokens, batch_tokens)):
+            if not share.holds(number) or all(row in found for row in rows):
                 continue
             torch.manual_seed(_seed(how.seed, rows[0]))
             done = _batch(model, [prompts[row] for row in rows], how, ends)
             found |= zip(rows, done, strict=True)
             if on_done is not None:
                 on_done(rows, done)
-    return tuple(found[row] for row in range(len(prompts)))
+    return tuple(found[row] for row in range(len(prompts)) if row in found)
+
+
+def num_groups(prompts: Sequence[Ids], *, how: Decoding, batch_tokens: int) -> int:
+    """How many batches all of the prompts make."""
+    return sum(1 for _ in _groups(prompts, how.max_new_tokens, batch_tokens))
 
 
 def _check_vocabulary(model: Any, prompts: Sequence[Ids]) -> None:
@@ -198,8 +209,8 @@ def _batch(
     ):
         try:
             found_BS = model.generate(
-                torch.from_numpy(ids_BS).to(model.device),
-                attention_mask=torch.from_numpy(mask_BS).to(model.device),
+                torch.from_numpy(ids_BS).to(input_device(model)),
+                attention_mask=torch.from_numpy(mask_BS).to(input_device(model)),
                 generation_config=settings,
             )
         except torch.OutOfMemoryError as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from torch import nn
 
@@ -28,6 +29,7 @@ class MoeLayer:
         experts: the module that holds all routed experts.
         router: the module that scores them.
         num_idle: choices after the last expert's that a token may take instead.
+        held: the experts that are here, where others are in other processes; None: all are.
     """
 
     row: int
@@ -36,6 +38,7 @@ class MoeLayer:
     experts: nn.Module
     router: nn.Module
     num_idle: int = 0
+    held: range | None = None
 
 
 def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
@@ -48,18 +51,32 @@ def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
         UnsupportedModelError: a layer's experts or router are missing, or found twice.
     """
     modules = {name: module for name, module in model.named_modules() if not ELSEWHERE.search(name)}
-    return tuple(
-        MoeLayer(
-            row=row,
-            layer=layer,
-            num_experts=layout.num_experts[row],
-            experts=_only(modules, stack, layer, experts, layout.model_type),
-            router=_only(modules, stack, layer, router, layout.model_type),
-            num_idle=layout.idle_experts,
-        )
-        for row, (layer, experts, router) in enumerate(_named(layout))
-        for stack in layout.stacks or ("",)
-    )
+    found = []
+    for row, (layer, experts_name, router_name) in enumerate(_named(layout)):
+        for stack in layout.stacks or ("",):
+            experts = _only(modules, stack, layer, experts_name, layout.model_type)
+            found.append(
+                MoeLayer(
+                    row=row,
+                    layer=layer,
+                    num_experts=layout.num_experts[row],
+                    experts=experts,
+                    router=_only(modules, stack, layer, router_name, layout.model_type),
+                    num_idle=layout.idle_experts,
+                    held=_held(experts),
+                )
+            )
+    return tuple(found)
+
+
+def _held(experts: nn.Module) -> range | None:
+    """The experts of this process, where transformers' expert parallelism has spread them."""
+    if not getattr(experts, "_is_expert_parallel", False):
+        return None
+    first: Any = next(weight for weight in experts.parameters(recurse=False) if weight.ndim == 3)
+    number = int(cast(Any, experts).num_experts)
+    start = number * int(first.device_mesh.get_local_rank())
+    return range(start, start + number)
 
 
 def decoder_layers(model: nn.Module, layout: MoeLayout) -> tuple[nn.Module, ...]:

@@ -24,6 +24,7 @@ from moeprune.observe.quantised import (
     one_dtype,
 )
 from moeprune.observe.quiet import foreign_errors, quiet
+from moeprune.observe.spread import spreading
 from moeprune.observe.tokenizer import load_tokenizer
 from moeprune.plugins import known
 
@@ -43,6 +44,7 @@ def load_causal_lm(
     dtype: str = "auto",
     device: str | None = None,
     trust_remote_code: bool = False,
+    expert_parallel: int = 1,
 ) -> Any:
     """A transformers causal language model in evaluation mode.
 
@@ -51,6 +53,7 @@ def load_causal_lm(
         dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
         device: see :func:`check_device`; ``"auto"`` spreads the model over all devices.
         trust_remote_code: run Python files of the checkpoint.
+        expert_parallel: processes that share the experts; each takes its GPU, if there are some.
 
     Raises:
         CheckpointError: it cannot be loaded, or a weight is missing, of another shape, or an expert
@@ -73,13 +76,21 @@ def load_causal_lm(
     ):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         plain = dequantising(config)
-        model, report = auto_class(config).from_pretrained(
+        auto = auto_class(config)
+        if expert_parallel > 1:
+            place, placing = (
+                None,
+                spreading(config, auto, parts=expert_parallel, trust_remote_code=trust_remote_code),
+            )
+        else:
+            placing = {"device_map": "auto"} if place is None else {}
+        model, report = auto.from_pretrained(
             path,
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are in the report, which names them
-            **({"device_map": "auto"} if place is None else {}),
+            **placing,
             **plain,
         )
         _check_complete(path, model, report)

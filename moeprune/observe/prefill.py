@@ -22,10 +22,11 @@ from moeprune import plugins
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
 from moeprune.observe import observers
-from moeprune.observe.batches import Batch, batches
+from moeprune.observe.batches import WHOLE, Batch, Share, batches
 from moeprune.observe.domains import Corpus
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import decoder_of, takes
+from moeprune.observe.placed import input_device
 from moeprune.observe.sums import FoldedSums
 
 Read = Callable[[Batch, FoldedSums], None]
@@ -62,6 +63,7 @@ def passes(
     batch_tokens: int,
     padding_side: str = "right",
     skip: int = 0,
+    share: Share = WHOLE,
 ) -> Generator[Step]:
     """Run the documents once, and add to ``sums`` what routers and experts did.
 
@@ -76,6 +78,7 @@ def passes(
         batch_tokens: positions of one forward pass, padding included.
         padding_side: ``"right"`` or ``"left"``; it does not change the sums.
         skip: batches at the beginning that ``sums`` holds already.
+        share: which of the batches are run; ``skip`` counts those.
 
     Yields:
         What each step has added.
@@ -92,7 +95,7 @@ def passes(
     check_vocabulary(model, corpus)
     observer = plugins.load(observers, layout.observer)
     read: Read = getattr(observer, "reader", one_pass)(model)
-    due = batches(corpus, max_tokens=batch_tokens, padding_side=padding_side)
+    due = batches(corpus, max_tokens=batch_tokens, padding_side=padding_side, share=share)
     with observer.observing(model, layers=layers, sums=sums):
         for batch in itertools.islice(due, skip, None):
             try:
@@ -143,7 +146,7 @@ def one_pass(model: Any) -> Read:
 
     def read(batch: Batch, sums: FoldedSums) -> None:
         sums.begin(batch.fold_BS, batch.counted_BS, batch.number_B)
-        decoder(**_inputs(decoder, batch, model.device), use_cache=False)
+        decoder(**_inputs(decoder, batch, input_device(model)), use_cache=False)
         sums.end()
 
     return read

@@ -63,12 +63,26 @@ class FoldedSums:
         gating: str,
         gate_scale: float = 1.0,
         num_idle: int = 0,
+        part: int | None = None,
     ):
+        """Begin at zero.
+
+        Args:
+            layer_ids: see ``core.layout.MoeLayout``, as the following.
+            num_experts: of each layer.
+            gating: of the routers.
+            gate_scale: of the blocks.
+            num_idle: choices that are no routed expert.
+            part: where processes share the experts, which of them this is. Each counts what its
+                own experts do; what the routers say of tokens is the same in all, and the first
+                counts it.
+        """
         self._layer_ids = tuple(layer_ids)
         self._num_experts = tuple(num_experts)
         self._gating = gating
         self._gate_scale = gate_scale
         self._num_idle = num_idle
+        self._part = part
         shape = {"L": len(layer_ids), "E": max(num_experts)}
         self._arrays: dict[str, NDArray[Any]] = {
             name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
@@ -77,7 +91,7 @@ class FoldedSums:
         self._open = OpenBatch()
 
     @classmethod
-    def of(cls, layout: MoeLayout) -> FoldedSums:
+    def of(cls, layout: MoeLayout, *, part: int | None = None) -> FoldedSums:
         """Empty sums for a model of this layout."""
         return cls(
             layer_ids=layout.layer_ids,
@@ -85,6 +99,7 @@ class FoldedSums:
             gating=layout.gating,
             gate_scale=layout.gate_scale,
             num_idle=layout.idle_experts,
+            part=part,
         )
 
     @property
@@ -137,7 +152,8 @@ class FoldedSums:
         Args:
             row: the MoE layer.
             logits_TE: of the router: routed experts, then idle ones.
-            ids_TK: int64 experts chosen; of an idle one nothing is counted.
+            ids_TK: int64 experts chosen; of an idle one nothing is counted, nor of −1, which is
+                one that another process holds.
             gates_TK: gate weights before the block's own scale.
             norms_TK: ‖f_e‖₂ of each chosen expert's output.
             gate_norms_TK: g·‖f_e‖₂, where it is not the product of gate weight and norm.
@@ -155,19 +171,21 @@ class FoldedSums:
             gates_TK, norms_TK = gates_TK[counted_C], norms_TK[counted_C]
             gate_norms_TK = None if gate_norms_TK is None else gate_norms_TK[counted_C]
         probs_TE = router_probabilities(logits_TE, gating=self._gating)
-        prob_TK = probs_TE.gather(1, ids_TK).cpu().double().reshape(-1)
+        here_TK = ids_TK if self._part is None else ids_TK.clamp(min=0)
+        prob_TK = probs_TE.gather(1, here_TK).cpu().double().reshape(-1)
         # A learned factor of an expert may be negative; what counts is how much the expert adds.
         gate = gates_TK.cpu().double().reshape(-1).abs() * self._gate_scale
         norm = norms_TK.cpu().double().reshape(-1)
         self._check_finite(row, probs_TE, gate, norm)
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
-        self._add_routers(row, probs_TE)
+        if not self._part:
+            self._add_routers(row, probs_TE)
         top_k = ids_TK.shape[1]
         # One bin a (fold, expert): bincount adds in the order of the tokens, always the same.
         ids = ids_TK.cpu().reshape(-1)
         bins = self._open.fold_C.repeat_interleave(top_k) * experts + ids
-        if self._num_idle:
-            routed = ids < experts
+        if self._num_idle or self._part is not None:
+            routed = (ids >= 0) & (ids < experts)
             bins, gate, norm = bins[routed], gate[routed], norm[routed]
             gate_norm, prob_TK = gate_norm[routed], prob_TK[routed]
         self._bin("count", row, bins, None)
@@ -180,7 +198,6 @@ class FoldedSums:
         largest = torch.zeros(FOLDS * experts).scatter_reduce_(0, bins, norm.float(), "amax")
         kept = self._arrays["norm_max"][:, row, :experts]
         np.maximum(kept, largest.reshape(FOLDS, experts).numpy(), out=kept)
-        self._arrays["tokens"][:, row] += np.bincount(self._open.fold_C.numpy(), minlength=FOLDS)
         self._open.seen.add(row)
 
     def end(self) -> None:
@@ -221,6 +238,7 @@ class FoldedSums:
 
     def _add_routers(self, row: int, probs_TE: Tensor) -> None:
         experts = self._num_experts[row]
+        self._arrays["tokens"][:, row] += np.bincount(self._open.fold_C.numpy(), minlength=FOLDS)
         fold_T = self._open.fold_C.to(probs_TE.device)
         member_FT = torch.nn.functional.one_hot(fold_T, FOLDS).T.double()
         entropy_T = torch.special.entr(probs_TE).double().sum(dim=1) / math.log(2)  # bits

@@ -20,13 +20,17 @@ from moeprune.stages.measuring import Stop, measured, never
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.reading import Reading
 from moeprune.stages.texts import check_not_read, read_texts
+from moeprune.stages.together import Work, together
 from moeprune.stages.writable import check_writable
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
+    from moeprune.observe.processes import Processes
 
 
+@together
 def calibrate(
+    crew: Processes,
     model: str | Path,
     *,
     output: str | Path | None = None,
@@ -41,6 +45,7 @@ def calibrate(
     dtype: str = "auto",
     device: str | None = None,
     shard: tuple[int, int] = (0, 1),
+    expert_parallel: int = 1,
     trust_remote_code: bool = False,
     overwrite: bool = False,
     gating: str | None = None,
@@ -58,9 +63,11 @@ def calibrate(
 ) -> CalibrationStats:
     """Measure how ``model`` routes each domain's text.
 
-    Everything that can be wrong with the request is found before the model is loaded.
+    Everything that can be wrong with the request is found before the model is loaded. Started in
+    several processes by torchrun or accelerate, they share the work; the first writes the file.
 
     Args:
+        crew: the processes of this launch; given by the decorator.
         model: folder or Hub id.
         output: the stats file to write, or None.
         domains: name -> source, or ``NAME=SOURCE`` texts; None: the built-in domains. A source is
@@ -80,6 +87,8 @@ def calibrate(
         dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
         device: where to run; None: a GPU where there is one; ``"auto"``: spread over all devices.
         shard: ``(index, of)``: measure documents ``index``, ``index + of``, … only.
+        expert_parallel: processes that share the experts of one model, all of this launch; 1: each
+            has the whole model and measures a part of the texts.
         trust_remote_code: run code that comes with the checkpoint.
         gating: how routers make scores of logits, for a model that only its own code can run:
             ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
@@ -108,6 +117,9 @@ def calibrate(
         MoePruneError: the model, a domain, the tokenizer, an option or the output does not serve;
             or what was counted does not add up (``StatsError``).
     """
+    work = Work(crew, expert_parallel=expert_parallel)
+    on_progress, stop = work.heard(on_progress), work.asked_to_stop(stop)
+    on_warning = on_warning if work.speaks else None
     words = DecodeWords.of(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -119,14 +131,17 @@ def calibrate(
     outputs = [] if output is None else words.outputs(Path(output), mode)
     for path in outputs:
         # What the model wrote is there before the stats are: an interrupted run has left it.
-        begun = resume and path != outputs[0] and written_file(outputs[0]).exists()
+        begun = resume and path != outputs[0] and work.own_file(written_file(outputs[0])).exists()
         check_writable(path, overwrite=overwrite or begun)
-    opened = open_calibratable(
-        model,
-        mode=mode,
-        revision=revision,
-        gating=gating,
-        trust_remote_code=trust_remote_code,
+    opened = crew.first_here(
+        partial(
+            open_calibratable,
+            model,
+            mode=mode,
+            revision=revision,
+            gating=gating,
+            trust_remote_code=trust_remote_code,
+        )
     )
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
@@ -137,14 +152,18 @@ def calibrate(
         decoder_dtype,
         load_causal_lm,
     )
+    from moeprune.observe.placed import check_fetched, device_of, num_gpus
     from moeprune.observe.prefill import passes
     from moeprune.observe.recipe import read_recipe
+    from moeprune.observe.spread import check_held, check_spread
     from moeprune.observe.sums import FoldedSums
     from moeprune.observe.tokenizer import load_tokenizer
 
     if stop_when_stable is not None:
         check_stable(stop_when_stable, opened.facts, mode=mode, shard=shard)
     check_dtype(dtype)
+    check_spread(opened.layout, parts=expert_parallel, world=crew.launch.world, device=device)
+    device = device_of(crew.launch, device, gpus=num_gpus())
     check_device(device)
     check_batch_tokens(batch_tokens)
     if recipe is not None:
@@ -154,24 +173,26 @@ def calibrate(
     for path in outputs:
         check_not_read(path, opened.index, [*sources.values(), *map(str, words.files())])
     check_config(folder, trust_remote_code=trust_remote_code)
-    journal = Journal.open(
-        None if output is None else progress_file(Path(output)),
-        {
-            "model": opened.facts.fingerprint,
-            "--mode": mode,
-            "--dtype": dtype,
-            "--batch-tokens": batch_tokens,
-            "--domain": [list(pair) for pair in sources.items()],
-            "--length": length,
-            "--samples": samples,
-            "--seed": seed,
-            "--shard": list(shard),
-            "--chat-template": chat_template,
-            "--stop-when-stable": stop_when_stable,
-            **words.request(),
-        },
-        resume=resume,
-    )
+    if output is not None and resume:
+        work.check_begun(progress_file(Path(output)))
+        work.check_begun(written_file(Path(output)))
+    request = {
+        "model": opened.facts.fingerprint,
+        "--mode": mode,
+        "--dtype": dtype,
+        "--batch-tokens": batch_tokens,
+        "--domain": [list(pair) for pair in sources.items()],
+        "--length": length,
+        "--samples": samples,
+        "--seed": seed,
+        "--shard": list(shard),
+        "--chat-template": chat_template,
+        "--stop-when-stable": stop_when_stable,
+        **work.request(),
+        **words.request(),
+    }
+    kept = None if output is None else work.own_file(progress_file(Path(output)))
+    journal = Journal.open(kept, request, resume=resume, agree=work.agreed)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     how: dict[str, Any] = {
         "config": opened.index.config,
@@ -190,8 +211,24 @@ def calibrate(
         corpora, length = read_texts(
             sources, chat_template=chat_template, on_warning=on_warning, **how
         )
-    live = load_causal_lm(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    texts_read = corpora if asked is None else asked.prompts
+    work.check_same(
+        model=opened.facts.fingerprint,
+        # Not where the texts lie: another machine may have them elsewhere.
+        options=[{**request, "--domain": None, "--generations": None}, length],
+        text=[[text.name, text.sha256, text.total] for text in texts_read],
+    )
+    live = load_causal_lm(
+        folder,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        expert_parallel=expert_parallel,
+    )
     check_unchanged(opened)
+    check_fetched(live, opened.layout)
+    if work.spread:
+        check_held(live, opened.layout, parts=expert_parallel)
     check_numbers(opened.index, opened.layout, live)
     journal.settle("number type", decoder_dtype(live))
     decoded: dict[str, Any] = {}
@@ -206,18 +243,24 @@ def calibrate(
             resume=resume,
             stop=stop,
             on_progress=on_progress,
+            work=work,
         )
     reading = Reading.of(opened.facts, corpora, stable=stop_when_stable, seed=seed, journal=journal)
+    work.go_on(journal)
+    run = partial(passes, live, layout=opened.layout, batch_tokens=batch_tokens)
     arrays = measured(
         reading.rounds,
-        passes=partial(passes, live, layout=opened.layout, batch_tokens=batch_tokens),
-        sums=partial(FoldedSums.of, opened.layout),
+        passes=work.passes(run, reading.rounds, batch_tokens=batch_tokens),
+        sums=partial(FoldedSums.of, opened.layout, part=work.part),
         journal=journal,
         on_progress=on_progress,
         stop=stop,
-        look=None if stop_when_stable is None else reading.look,
-        note=reading.note,
+        look=None if stop_when_stable is None else lambda sums: reading.look(work.added(sums)),
+        note=reading.note if crew.launch.world == 1 else None,  # it is of all of the sums
     )
+    if crew.launch.world > 1:
+        journal.save()  # another process may fail while this one waits for it
+        arrays = work.added(arrays)
     with journal.sound():
         stats = assembled(
             opened,
@@ -236,7 +279,7 @@ def calibrate(
             read=reading.read,
         )
     if output is not None:
-        stats.save(Path(output))
-        journal.remove()
-        written_file(Path(output)).unlink(missing_ok=True)
+        if work.speaks:
+            stats.save(Path(output))
+        work.clear(progress_file(Path(output)), written_file(Path(output)))
     return stats

@@ -16,6 +16,7 @@ from moeprune.errors import UnsupportedModelError, UsageError
 from moeprune.stages.decode_words import DecodeWords, generations_file, written_file
 from moeprune.stages.measuring import Stop
 from moeprune.stages.texts import positions_of
+from moeprune.stages.together import Work
 from moeprune.stages.written import Written
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def answered(
     resume: bool,
     stop: Stop,
     on_progress: OnProgress,
+    work: Work,
 ) -> tuple[list[Corpus], dict[str, Any]]:
     """What is to be observed, and what the stats say of it; generated where no file gives it.
 
@@ -175,12 +177,13 @@ def answered(
             tokenizer=tokenizer,
             seed=seed,
             batch_tokens=batch_tokens,
-            path=None if output is None else written_file(output),
+            path=None if output is None else work.own_file(written_file(output)),
             resume=resume,
             stop=stop,
             on_progress=on_progress,
+            work=work,
         )
-        if output is not None:
+        if output is not None and work.speaks:
             text = generations_text(asked.prompts, done, tokenizer)
             write_bytes(generations_file(output), text.encode())
     pairs = list(zip(asked.prompts, done, strict=True))
@@ -205,8 +208,15 @@ def _generated(
     resume: bool,
     stop: Stop,
     on_progress: OnProgress,
+    work: Work,
 ) -> tuple[tuple[Completion, ...], ...]:
-    from moeprune.observe.generate import Decoding, check_generates, end_tokens, generate
+    from moeprune.observe.generate import (
+        Decoding,
+        check_generates,
+        end_tokens,
+        generate,
+        num_groups,
+    )
 
     check_generates(model)
     ends = end_tokens(model, tokenizer)
@@ -236,7 +246,9 @@ def _generated(
             raise written.stopped(report(), total)
 
     report()
-    return tuple(
+    sizes = [num_groups(domain.ids, how=how, batch_tokens=batch_tokens) for domain in asked.prompts]
+    work.check_lockstep({d.name: sorted(written.of(d.name)) for d in asked.prompts})
+    for prompts, share in zip(asked.prompts, work.shares(sizes), strict=True):
         generate(
             model,
             prompts.ids,
@@ -245,6 +257,6 @@ def _generated(
             batch_tokens=batch_tokens,
             kept=written.of(prompts.name),
             on_done=partial(keep, prompts.name),
+            share=share,
         )
-        for prompts in asked.prompts
-    )
+    return tuple(work.completions(written.of(domain.name)) for domain in asked.prompts)

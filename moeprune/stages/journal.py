@@ -7,7 +7,7 @@ in the order of the batches, so a run that goes on gives the bytes of a run that
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +63,9 @@ class Journal:
         curve: what was found after each round, plain JSON values.
     """
 
-    def __init__(self, path: Path | None, request: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path | None, request: Mapping[str, Any], agree: Callable[[bool], bool] = bool
+    ) -> None:
         """Begin anew; see :meth:`open`."""
         self.path = path
         self.domains: dict[str, Measured] = {}
@@ -72,21 +74,30 @@ class Journal:
         self._settled: dict[str, Any] = {}
         self._saved = time.monotonic()
         self._cost = 0.0
+        self._agree = agree
 
     @classmethod
-    def open(cls, path: Path | None, request: Mapping[str, Any], *, resume: bool) -> Journal:
+    def open(
+        cls,
+        path: Path | None,
+        request: Mapping[str, Any],
+        *,
+        resume: bool,
+        agree: Callable[[bool], bool] = bool,
+    ) -> Journal:
         """Go on where the file says, or begin anew where there is none.
 
         Args:
             path: of the file; None: nothing is kept.
             request: option -> value, of everything that decides what is measured.
             resume: False: what the file holds is not used, and is lost once progress is saved.
+            agree: told whether saving is due here; whether it is due for all.
 
         Raises:
             MismatchError: the file is of another request.
             StatsError: it cannot be read.
         """
-        journal = cls(path, request)
+        journal = cls(path, request, agree)
         if path is not None and resume and path.exists():
             journal._load(path)
         return journal
@@ -107,7 +118,7 @@ class Journal:
 
     def due(self) -> bool:
         """Whether saving now costs little against the time since it was done last."""
-        return time.monotonic() - self._saved >= _SHARE * self._cost
+        return self._agree(time.monotonic() - self._saved >= _SHARE * self._cost)
 
     def save(self) -> None:
         """Write everything; the file is the old one or the whole new one.

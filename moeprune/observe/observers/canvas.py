@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from moeprune.observe.batches import Batch
 from moeprune.observe.layers import MoeLayer
 from moeprune.observe.observers import probabilities
+from moeprune.observe.placed import input_device
 from moeprune.observe.sums import FoldedSums
 
 Ids = NDArray[np.int64]
@@ -113,4 +114,4 @@ def _first_to_the_left(batch: Batch) -> tuple[Ids, Ids, Ids]:
 
 
 def _tensor(values: Ids, model: Any) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(model.device)
+    return torch.from_numpy(np.ascontiguousarray(values)).to(input_device(model))
