@@ -42,7 +42,7 @@ def test_commands_and_options_exist(page: Path) -> None:
     if page.name == "cli.md":
         return
     code = "".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.M | re.S))
-    for line in re.findall(r"^(?:\$ )?moeprune (\S.*)$", code, re.M):
+    for line in re.findall(r"^(?:\$ |\w.* -m )?moeprune (\S.*)$", code, re.M):
         words = line.split()
         assert words[0] in COMMANDS, f"{page.name}: moeprune {line}"
         command = cli.get_command(None, words[0])  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -49,7 +50,10 @@ def together(
                     "the output, if one was named: the same launch goes on from there."
                 ) from stopped
 
-    del joined.__wrapped__  # the signature is that without the crew
+    own = inspect.signature(job)
+    shown = own.replace(parameters=list(own.parameters.values())[1:])
+    del joined.__wrapped__  # its signature has the processes
+    joined.__signature__ = shown  # type: ignore[attr-defined]
     return joined
 
 
