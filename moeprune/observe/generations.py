@@ -69,7 +69,7 @@ def read_generations(
     sources: dict[str, str] = {}
     for text in files:
         name, path = split_name(text)
-        found = jsonl_rows(path)
+        found = list(jsonl_rows(path))
         if not found:
             kind = kind_of(path) or "a file"
             raise DomainError(f"{path} is {kind} with no row; rows hold 'prompt' and 'completion'.")

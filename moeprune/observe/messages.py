@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -12,6 +13,7 @@ from moeprune.errors import DomainError
 
 Messages = tuple[Mapping[str, Any], ...]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _AS_TEXT = (date, time, timedelta, Decimal)  # a datetime is a date
 
 
@@ -68,4 +70,6 @@ def _fit(value: Any, where: str, *, table: bool) -> Any:
 
 def encodable(text: str) -> str:
     """``text`` with every lone surrogate replaced: JSON can spell one, no tokenizer encodes it."""
+    if not _SURROGATE.search(text):
+        return text  # not a copy of it
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -60,7 +60,7 @@ def _found(path: Path) -> Path:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise DomainError(f"{path} does not exist; {_INSTEAD}") from None
     except UnicodeDecodeError as problem:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def _builtin_entries() -> Sequence[Mapping[str, Any]]:
 def _builtin(name: str) -> Source:
     entries = {str(entry["name"]): entry for entry in _builtin_entries()}
     entry = entries[known(name, entries, kind="built-in domain")]
+    documents: Iterable[Document]
     if entry.get("kind") == "stdlib":
         documents = _standard_library(entry["modules"])
     else:
@@ -133,22 +135,22 @@ def split_name(text: str) -> tuple[str | None, Path]:
     return name.strip(), Path(file)
 
 
-def _jsonl(path: Path, *, prompts: bool = False) -> list[Document]:
-    rows = jsonl_rows(path)
-    if prompts:
-        return [row_question(row, where) for row, where in rows]
-    return [Document(text=row_text(row, where), where=where) for row, where in rows]
+def _jsonl(path: Path, *, prompts: bool = False) -> Iterator[Document]:
+    for row, where in jsonl_rows(path):
+        yield (
+            row_question(row, where)
+            if prompts
+            else Document(text=row_text(row, where), where=where)
+        )
 
 
-def jsonl_rows(path: Path) -> list[tuple[Any, str]]:
-    """What stands in each line of a JSONL file, and its place.
+def jsonl_rows(path: Path) -> Iterator[tuple[Any, str]]:
+    """What stands in each line of a JSONL file, and its place; one line in memory at a time.
 
     Raises:
         DomainError: the file is missing or no JSONL.
     """
-    found = []
-    # Not splitlines(): JSON strings may hold U+2028 and its like, which are no ends of lines here.
-    for number, line in enumerate(_read(path).split("\n"), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -160,21 +162,45 @@ def jsonl_rows(path: Path) -> list[tuple[Any, str]]:
             reason = getattr(problem, "msg", None) or str(problem).partition(";")[0]
             reason += f"){_but(path)}. {_ONE_A_LINE}"
             raise DomainError(f"{where} is not JSON ({reason}") from None
-        found.append((row, where))
-    return found
+        yield row, where
+
+
+def _lines(path: Path) -> Iterator[str]:
+    offset = 0
+    with _readable(path), path.open("rb") as file:
+        for data in file:
+            try:
+                line = data.decode("utf-8-sig" if offset == 0 else "utf-8")
+            except UnicodeDecodeError as problem:
+                raise _no_text(path, offset + problem.start) from None
+            offset += len(data)
+            # Not splitlines(): JSON strings may hold U+2028 and its like, no ends of lines here.
+            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
 
 
 def _read(path: Path) -> str:
+    with _readable(path):
+        try:
+            return path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as problem:
+            raise _no_text(path, problem.start) from None
+
+
+def _no_text(path: Path, byte: int) -> DomainError:
+    kind = kind_of(path) or "a file"
+    return DomainError(
+        f"{path} is {kind}, not UTF-8 text (byte {byte}). Convert it, or name a .jsonl or .txt "
+        "file."
+    )
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """One line of our own where a file cannot be read."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        yield
     except FileNotFoundError:
         raise DomainError(f"{path} does not exist; name a .jsonl or .txt file.") from None
-    except UnicodeDecodeError as problem:
-        kind = kind_of(path) or "a file"
-        raise DomainError(
-            f"{path} is {kind}, not UTF-8 text (byte {problem.start}). Convert it, or name a "
-            ".jsonl or .txt file."
-        ) from None
     except IsADirectoryError:
         kind = kind_of(path) or "a folder"
         raise DomainError(f"{path} is {kind}; name a .jsonl or .txt file.") from None

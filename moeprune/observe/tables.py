@@ -25,6 +25,8 @@ HUB = "hf:"
 
 # A stream is shuffled by drawing from this many rows that were read ahead.
 SHUFFLED = 10_000
+# Bytes of a table that are rows in memory at a time.
+_BATCH = 2**24
 
 _PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<columns>[^:/\\]+))?", re.DOTALL)
 _HUB = re.compile(
@@ -89,8 +91,10 @@ def _wanted(have: list[str], columns: str | None, path: Path, *, prompts: bool) 
 
 
 def _parquet_rows(file: Any, wanted: list[str], path: Path) -> Iterator[tuple[Any, str]]:
-    number = 0
-    for batch in file.iter_batches(batch_size=1024, columns=wanted):
+    number, groups = 0, range(file.metadata.num_row_groups)
+    size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+    rows = max(1, min(1024, _BATCH * file.metadata.num_rows // max(1, size)))
+    for batch in file.iter_batches(batch_size=rows, columns=wanted):
         for row in batch.to_pylist():
             number += 1
             yield row, f"{path}, row {number}"

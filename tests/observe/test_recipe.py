@@ -45,6 +45,9 @@ def test_a_recipe_names_domains_in_order_with_files_beside_it(tmp_path: Path) ->
     assert samples == 20
     assert read_recipe(path, samples=3)[1] == 3
     assert read_recipe(write(path, GOOD.replace("samples = 20", "")))[1] is None
+    # As editors of Windows write it: a byte order mark, lines that end in two signs.
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert read_recipe(path) == (domains, samples)
 
 
 def test_the_recipe_that_ships_has_the_built_in_domains_with_licences() -> None:

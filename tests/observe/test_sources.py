@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprune.errors import DomainError, MoePruneError, UsageError
-from moeprune.observe.sources import builtin_names, read_source
+from moeprune.observe.sources import builtin_names, jsonl_rows, read_source
 
 
 def texts(path: Path | str) -> list[object]:
@@ -55,6 +55,21 @@ def test_text_files_end_documents_at_form_feeds_else_run_on(tmp_path: Path) -> N
     assert not parts.running
     whole = read_source(str(write(tmp_path / "b.txt", "one\n\ntwo\n")))
     assert whole.running and len(whole.documents) == 1
+
+
+def test_lines_are_read_one_by_one_however_they_end(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    rows = ['{"text": "a\u2028\x85b"}', '{"text": "ü"}', '{"text": "c"}']
+    for end in ("\n", "\r\n", "\r"):
+        path.write_bytes(end.join([*rows, ""]).encode())
+        assert texts(path) == ["a\u2028\x85b", "ü", "c"]
+        assert [where[-1] for _, where in jsonl_rows(path)] == ["1", "2", "3"]
+    # What stands further back is not looked at before its turn: a file may be larger than memory.
+    path.write_bytes("\n".join(rows[1:]).encode() + b"\n\xff")
+    lines = jsonl_rows(path)
+    assert [next(lines)[0], next(lines)[0]] == [{"text": "ü"}, {"text": "c"}]
+    with pytest.raises(DomainError, match=r"not UTF-8 text \(byte 29\)"):
+        next(lines)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
