@@ -62,29 +62,7 @@ def read_generations(
         UsageError: a domain stands in two files, or a number is out of range.
     """
     check_draw(length=how.length, samples=samples, seed=seed)
-    for text in files:
-        if list(files).count(text) > 1:
-            raise UsageError(f"--generations {text} is given twice. Give it once.")
-    rows: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
-    sources: dict[str, str] = {}
-    for text in files:
-        name, path = split_name(text)
-        found = list(jsonl_rows(path))
-        if not found:
-            kind = kind_of(path) or "a file"
-            raise DomainError(f"{path} is {kind} with no row; rows hold 'prompt' and 'completion'.")
-        for row, where in found:
-            if not isinstance(row, Mapping):
-                raise DomainError(
-                    f"{where} is a JSON {type(row).__name__}; write one object a line."
-                )
-            domain = name if name is not None else _domain(row, where)
-            if sources.setdefault(domain, text) != text:
-                raise UsageError(
-                    f"domain {domain!r} stands in {sources[domain]} and {text}. Put its rows into "
-                    "one file, or name one of them with --generations NAME=FILE."
-                )
-            rows.setdefault(domain, []).append((row, where))
+    rows, sources = _by_domain(files)
     named_domains(sources)
     return [
         _domain_of(
@@ -94,6 +72,42 @@ def read_generations(
         )
         for domain, named in rows.items()
     ]
+
+
+def _by_domain(
+    files: Sequence[str],
+) -> tuple[dict[str, list[tuple[Mapping[str, Any], str]]], dict[str, str]]:
+    """The rows of each domain with their places, and the file that they stand in."""
+    rows: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+    sources: dict[str, str] = {}
+    for text in files:
+        if list(files).count(text) > 1:
+            raise UsageError(f"--generations {text} is given twice. Give it once.")
+        name, path = split_name(text)
+        own: dict[str, str] = {}  # domains that the rows state themselves
+        for row, where in jsonl_rows(path):
+            if not isinstance(row, Mapping):
+                raise DomainError(
+                    f"{where} is a JSON {type(row).__name__}; write one object a line."
+                )
+            domain = name if name is not None else _domain(row, where)
+            own[str(row.get("domain", domain))] = where
+            if name is not None and len(own) > 1:
+                first, other = own
+                raise UsageError(
+                    f"{path} holds the domains {first!r} and {other!r}, and --generations {text} "
+                    f"would make one of them. Leave {name}= out."
+                )
+            if sources.setdefault(domain, text) != text:
+                raise UsageError(
+                    f"domain {domain!r} stands in {sources[domain]} and {text}. Put its rows into "
+                    "one file, or name one of them with --generations NAME=FILE."
+                )
+            rows.setdefault(domain, []).append((row, where))
+        if not own:
+            kind = kind_of(path) or "a file"
+            raise DomainError(f"{path} is {kind} with no row; rows hold 'prompt' and 'completion'.")
+    return rows, sources
 
 
 def _domain(row: Mapping[str, Any], where: str) -> str:

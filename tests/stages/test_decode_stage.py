@@ -354,6 +354,11 @@ def test_no_row_counts_twice(model: Path, tmp_path: Path) -> None:
     for other in (f"d={file}", tmp_path / ".." / tmp_path.name / "g.jsonl"):
         with pytest.raises(UsageError, match="domain 'd' stands in"):
             run(model, None, generations=[file, other])
+    # Rows of several domains are not one domain because somebody calls it so.
+    file.write_text(file.read_text() + "\n" + file.read_text().replace('"d"', '"e"'))
+    with pytest.raises(UsageError, match="holds the domains 'd' and 'e', and --generations c="):
+        run(model, None, generations=[f"c={file}"])
+    file.write_text(file.read_text().partition("\n")[0])
     two = run(model, None, generations=[f"c={file}", f"d={file}"])
     assert [domain.documents for domain in two.domains] == [1, 1]
 
