@@ -111,7 +111,10 @@ from moeprune.core.progress import ignore
     "begin anew.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing stats file.")
-@dtype_option("auto")
+@dtype_option(
+    "auto",
+    auto="the stored one, or float32 where that is measured to be much faster here and fits",
+)
 @device_option
 @revision_option
 @trust_option
@@ -143,6 +146,7 @@ def command(
             stop=stop,
             on_progress=on_progress,
             on_warning=_warn,
+            on_story=lambda text: click.echo(text, err=True),
             **{**options, "domains": options["domains"] or None},  # type: ignore[arg-type]
         )
     if speaks:

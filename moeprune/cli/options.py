@@ -44,14 +44,14 @@ def trust_option(function: Command) -> Command:
     )(function)
 
 
-def dtype_option(default: str) -> Callable[[Command], Command]:
-    """``--dtype`` the model is loaded in."""
+def dtype_option(default: str, *, auto: str = "the stored one") -> Callable[[Command], Command]:
+    """``--dtype`` the model is loaded in, and what ``auto`` is."""
     return click.option(
         "--dtype",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
         default=default,
         show_default=True,
-        help="Number type to load the model in; auto is the stored one.",
+        help=f"Number type to load the model in; auto is {auto}.",
     )
 
 

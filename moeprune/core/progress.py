@@ -30,3 +30,7 @@ OnProgress = Callable[[Progress], None]
 
 def ignore(_: Progress) -> None:
     """Report nowhere."""
+
+
+def unheard(_text: str) -> None:
+    """Tell nobody."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprune.core.progress import OnProgress, ignore
+from moeprune.core.progress import OnProgress, ignore, unheard
 from moeprune.core.stats import CalibrationStats
 from moeprune.stages import decoding
 from moeprune.stages.calibratable import open_calibratable
@@ -17,6 +17,7 @@ from moeprune.stages.enough import check_stable
 from moeprune.stages.identify import check_unchanged
 from moeprune.stages.journal import Journal, progress_file
 from moeprune.stages.measuring import Stop, measured, never
+from moeprune.stages.number_type import number_type
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.reading import Reading
 from moeprune.stages.texts import check_not_read, read_texts
@@ -60,6 +61,7 @@ def calibrate(
     stop: Stop = never,
     on_progress: OnProgress = ignore,
     on_warning: Callable[[str], None] | None = None,
+    on_story: Callable[[str], None] = unheard,
 ) -> CalibrationStats:
     """Measure how ``model`` routes each domain's text.
 
@@ -84,7 +86,8 @@ def calibrate(
         seed: of the draw of documents, and of tokens that are drawn.
         chat_template: write rows of ``messages`` as the tokenizer's template does; False: their
             texts, a blank line between.
-        dtype: ``"auto"`` (as stored), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        dtype: ``"float32"``, ``"bfloat16"`` or ``"float16"``; ``"auto"``: as stored, or float32
+            where that is measured to be much faster here and fits.
         device: where to run; None: a GPU where there is one; ``"auto"``: spread over all devices.
         shard: ``(index, of)``: measure documents ``index``, ``index + of``, … only.
         expert_parallel: processes that share the experts of one model, all of this launch; 1: each
@@ -108,6 +111,7 @@ def calibrate(
         stop: asked after every batch whether to stop there, with what is measured kept.
         on_progress: told of the tokens measured.
         on_warning: told, before the model is loaded, where documents are too short.
+        on_story: told, before it starts, how the job is going to be done.
 
     Returns:
         The stats; the same request on the same machine gives the same bytes.
@@ -119,7 +123,7 @@ def calibrate(
     """
     work = Work(crew, expert_parallel=expert_parallel)
     on_progress, stop = work.heard(on_progress), work.asked_to_stop(stop)
-    on_warning = on_warning if work.speaks else None
+    on_warning, on_story = (on_warning, on_story) if work.speaks else (None, unheard)
     words = DecodeWords.of(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -164,7 +168,7 @@ def calibrate(
     check_dtype(dtype)
     check_spread(opened.layout, parts=expert_parallel, world=crew.launch.world, device=device)
     device = device_of(crew.launch, device, gpus=num_gpus())
-    check_device(device)
+    place = check_device(device)
     check_batch_tokens(batch_tokens)
     if recipe is not None:
         domains, samples = read_recipe(recipe, domains=domains, samples=samples)
@@ -217,6 +221,9 @@ def calibrate(
         # Not where the texts lie: another machine may have them elsewhere.
         options=[{**request, "--domain": None, "--generations": None}, length],
         text=[[text.name, text.sha256, text.total] for text in texts_read],
+    )
+    dtype = number_type(
+        opened.index, dtype, journal, device=place, agree=crew.agree, on_story=on_story
     )
     live = load_causal_lm(
         folder,
