@@ -73,10 +73,18 @@ def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Tokens after which a completion ends: the checkpoint's, and the tokenizer's own.
 
     One that the model does not have, as −1, is a way to say that there is none.
+
+    Raises:
+        CheckpointError: generation_config.json states something else than token ids.
     """
     stated = getattr(model.generation_config, "eos_token_id", None)
     found = stated if isinstance(stated, list | tuple) else [stated]
-    ends = {int(e) for e in (*found, tokenizer.eos_token_id) if e is not None}
+    if any(end is not None and type(end) is not int for end in found):
+        raise CheckpointError(
+            f"generation_config.json: eos_token_id {str(stated)[:80]!r} is no token id, nor a list "
+            "of them. Correct it."
+        )
+    ends = {end for end in (*found, tokenizer.eos_token_id) if end is not None}
     size = int(model.get_input_embeddings().num_embeddings)
     return tuple(sorted(end for end in ends if 0 <= end < size))
 

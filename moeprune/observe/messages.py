@@ -21,8 +21,8 @@ def messages_of(value: Any, where: str, *, table: bool = False) -> Messages:
     """The messages of a chat, of texts, numbers, lists and objects alone.
 
     NaN, which JSON does not have and pandas writes for what is missing, becomes null. In a table,
-    where each message has the keys of all, those that are null are left out: templates look for
-    keys. The content of a message that calls tools stays null, as templates ask for that.
+    where each message has the keys of all, those that are null are left out at every depth:
+    templates look for keys.
 
     Args:
         value: what stands in the row.
@@ -37,16 +37,9 @@ def messages_of(value: Any, where: str, *, table: bool = False) -> Messages:
     ):
         raise DomainError(f"{where} must be a list of objects with a 'role'.")
     try:
-        return tuple(_message(message, where, table=table) for message in value)
+        return tuple(_fit(message, where, table=table) for message in value)
     except RecursionError:
         raise DomainError(f"{where} is nested too deep. Leave the row out.") from None
-
-
-def _message(message: Mapping[str, Any], where: str, *, table: bool) -> dict[str, Any]:
-    found: dict[str, Any] = _fit(message, where, table=table)
-    if table and "content" in message and "content" not in found and "tool_calls" in found:
-        found["content"] = None
-    return found
 
 
 def _fit(value: Any, where: str, *, table: bool) -> Any:

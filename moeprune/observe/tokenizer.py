@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.rows import Document
 
 Ids = NDArray[np.int32]
+
+# Some templates write the current date; tokens that change from day to day cannot be merged or
+# measured again.
+_DAY = datetime(2025, 1, 1, 12)
+_TODAY = re.compile(r"""\bstrftime_now\(\s*(?P<quote>["'])(?P<form>[^"'\\]*)(?P=quote)\s*\)""")
 
 # Names of the switch in chat templates: Qwen, GLM and others; DeepSeek.
 _THINKING = ("enable_thinking", "thinking")
@@ -86,10 +93,16 @@ def encode(
         error=DomainError,
         also=(ArithmeticError,),
     ):
-        text = tokenizer.apply_chat_template(
-            list(document.text), tokenize=False, **(template or {})
-        )
+        text = _rendered(tokenizer, list(document.text), **(template or {}))
     return _first(text, document.where, tokenizer, length, special=False)
+
+
+def _rendered(tokenizer: Any, chat: list[Any], **told: Any) -> str:
+    """A chat as the tokenizer's template writes it, on the same day each time."""
+    template = tokenizer.chat_template
+    if isinstance(template, str):
+        told["chat_template"] = _TODAY.sub(lambda call: repr(_DAY.strftime(call["form"])), template)
+    return str(tokenizer.apply_chat_template(chat, tokenize=False, **told))
 
 
 def _plain(document: Document) -> str:
@@ -168,8 +181,7 @@ def template_switch(tokenizer: Any, thinking: str) -> dict[str, Any]:
                 also=(ArithmeticError,),
             ):
                 on, off = (
-                    tokenizer.apply_chat_template(chat, tokenize=False, **told, **{name: value})
-                    for value in (True, False)
+                    _rendered(tokenizer, chat, **told, **{name: value}) for value in (True, False)
                 )
             if on != off:
                 return {**told, name: thinking == "on"}

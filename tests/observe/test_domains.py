@@ -74,6 +74,23 @@ def test_chats_use_the_tokenizers_template(tokenizer: Any, tmp_path: Path) -> No
     assert corpus.documents[0][0] == 258  # the special token, not its letters
 
 
+def test_a_template_that_writes_the_date_writes_the_same_on_any_day(tmp_path: Path) -> None:
+    """As those of GPT-OSS and Llama 4 do."""
+    tokenizer = load_tokenizer(add_tokenizer(tmp_path))
+    tokenizer.chat_template = (
+        "{% macro system() %}{{ strftime_now('%Y-%m-%d') }}{% endmacro %}{{ system() }} "
+        '{% if strftime_now is defined %}{% set day = strftime_now( "%d %b %Y" ) %}{% endif %}'
+        "{{ day }} {{ messages[0].content }}"
+    )
+    before = tokenizer.chat_template
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "strftime_now('%Y')"}]}))
+    corpus = read_corpus("d", str(path), tokenizer=tokenizer, length=99)
+    text = tokenizer.decode(corpus.documents[0].tolist())
+    assert text == "2025-01-01 01 Jan 2025 strftime_now('%Y')"
+    assert tokenizer.chat_template == before
+
+
 def test_chats_that_the_template_cannot_render_name_the_line(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(add_tokenizer(tmp_path))
     (tmp_path / "c.jsonl").write_text(json.dumps({"messages": [{"role": "user"}]}))

@@ -48,12 +48,11 @@ def test_keys_that_only_other_rows_have_are_left_out_at_every_depth(tmp_path: Pa
         calls = [{"function": {"name": "f", "arguments": arguments}}]
         return [
             {"role": "user", "content": "q"},
-            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "assistant", "tool_calls": calls},
             {"role": "tool", "content": "3"},
         ]
 
     chats = [called(a=1), called(b="z")]
-    # A template asks of a message that calls tools whether its content is none.
     assert of_table(tmp_path, chats) == [tuple(chat) for chat in chats]
     plain = [[{"role": "user", "content": None}, {"role": "user", "content": "a"}]]
     assert of_table(tmp_path, plain) == [({"role": "user"}, {"role": "user", "content": "a"})]

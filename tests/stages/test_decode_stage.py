@@ -374,6 +374,10 @@ def test_prompts_of_another_models_tokens_are_named(model: Path, texts: dict[str
     # An end token that the model does not have says that there is none.
     live.generation_config.eos_token_id = [-1, 20, 272]
     assert end_tokens(live, load_tokenizer(model)) == (20, 257)
+    for stated in ("x", 1.5, [[1]]):
+        live.generation_config.eos_token_id = stated
+        with pytest.raises(MoePruneError, match=r"eos_token_id .* is no token id"):
+            end_tokens(live, load_tokenizer(model))
 
 
 def test_the_generations_are_not_written_over(model: Path, tmp_path: Path) -> None:
