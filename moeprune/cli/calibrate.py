@@ -110,6 +110,12 @@ from moeprune.core.progress import ignore
     help="Go on where an interrupted run with the same options stopped (its OUTPUT.progress), or "
     "begin anew.",
 )
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Memory that may be used, e.g. 20GB: the model is read from its files a layer at a time. "
+    "Default: so only where it does not fit.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing stats file.")
 @dtype_option(
     "auto",

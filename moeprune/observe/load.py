@@ -93,7 +93,7 @@ def load_causal_lm(
             **placing,
             **plain,
         )
-        _check_complete(path, model, report)
+        check_complete(path, model, report)
         if plain:
             one_dtype(model)
         if type(model).forward is nn.Module.forward:
@@ -193,7 +193,17 @@ def takes(module: Any, name: str) -> bool:
     return name in inspect.signature(module.forward).parameters
 
 
-def _check_complete(path: Path, model: Any, report: Mapping[str, Any]) -> None:
+def check_complete(path: Path, model: Any, report: Mapping[str, Any]) -> None:
+    """Check that every weight came from the files, and all that matters there went in.
+
+    Args:
+        path: the checkpoint, for messages.
+        model: loaded from it, or to be.
+        report: transformers' ``missing_keys``, ``mismatched_keys`` and ``unexpected_keys``.
+
+    Raises:
+        CheckpointError: it did not.
+    """
     missing = sorted(str(key) for key in report["missing_keys"])
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

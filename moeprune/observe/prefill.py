@@ -9,9 +9,10 @@ of its own, which takes a model as :func:`one_pass` does.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,34 @@ Read = Callable[[Batch, FoldedSums], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was just added to the sums: whole batches, so that a job can stop and go on here."""
+    """What was just added to the sums: whole batches, so that a job can stop and go on here.
+
+    Attributes:
+        batches: how many; 0: none yet, and the job cannot stop here.
+        tokens: of these.
+        within: tokens of the batches that are on their way, as far as they have come.
+    """
 
     batches: int
     tokens: int
+    within: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A domain, or a part of one, that is to be measured.
+
+    Attributes:
+        corpus: its documents.
+        sums: of the batches that are skipped.
+        skip: batches at the beginning that ``sums`` holds.
+        share: which of the batches are run; ``skip`` counts those.
+    """
+
+    corpus: Corpus
+    sums: FoldedSums
+    skip: int = 0
+    share: Share = WHOLE
 
 
 def check_observer(layout: MoeLayout) -> None:
@@ -107,6 +132,24 @@ def passes(
                     "smaller --batch-tokens."
                 ) from problem
             yield Step(batches=1, tokens=batch.num_tokens)
+
+
+def one_by_one(model: Any, due: Sequence[Due], **how: Any) -> Generator[Mapping[int, Step]]:
+    """All of :func:`passes` of each domain.
+
+    Args:
+        model: see :func:`passes`.
+        due: the domains.
+        **how: see :func:`passes`.
+
+    Yields:
+        Place of a domain -> what was added to its sums.
+    """
+    for place, item in enumerate(due):
+        run = partial(passes, model, item.corpus, item.sums, skip=item.skip, share=item.share)
+        with closing(run(**how)) as steps:
+            for step in steps:
+                yield {place: step}
 
 
 def prefill(

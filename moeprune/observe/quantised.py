@@ -60,6 +60,8 @@ def one_dtype(model: Any) -> None:
     import torch
 
     for name, weight in model.named_parameters():
+        if weight.is_meta:  # of a model that is loaded a part at a time: not read yet
+            continue
         if "experts" in name.split(".") and weight.dtype in (torch.bfloat16, torch.float16):
             weight.data = weight.data.to(model.dtype)
 

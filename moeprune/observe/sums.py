@@ -110,6 +110,11 @@ class FoldedSums:
         """
         return self._open.live_T
 
+    @property
+    def open_batch(self) -> OpenBatch:
+        """The batch whose layers report."""
+        return self._open
+
     def begin(
         self,
         fold_BS: NDArray[np.int64],

@@ -14,12 +14,12 @@ from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
 from moeprune.stages.enough import check_stable
-from moeprune.stages.identify import check_unchanged
 from moeprune.stages.journal import Journal, progress_file
+from moeprune.stages.larger import memory_asked
 from moeprune.stages.measuring import Stop, measured, never
 from moeprune.stages.number_type import number_type
-from moeprune.stages.numbers import check_numbers
 from moeprune.stages.reading import Reading
+from moeprune.stages.ready import ready
 from moeprune.stages.texts import check_not_read, read_texts
 from moeprune.stages.together import Work, together
 from moeprune.stages.writable import check_writable
@@ -57,6 +57,7 @@ def calibrate(
     prompt_length: int | None = None,
     generations: str | Path | Sequence[str | Path] = (),
     stop_when_stable: float | None = None,
+    memory: str | int | None = None,
     resume: bool = True,
     stop: Stop = never,
     on_progress: OnProgress = ignore,
@@ -106,6 +107,8 @@ def calibrate(
         stop_when_stable: read no more once two halves of the text give plans that overlap that much
             (Jaccard, of what a default plan removes at 25 %), in two rounds of documents one after
             the other; see :mod:`moeprune.stages.enough`.
+        memory: what the process may use, e.g. ``"20GB"``: the model is read from its files a layer
+            at a time; None: so only where it does not fit.
         resume: go on where an interrupted run of the same request stopped; what it measured lies
             beside ``output``, as ``OUTPUT.progress``. False: begin anew.
         stop: asked after every batch whether to stop there, with what is measured kept.
@@ -132,7 +135,9 @@ def calibrate(
         generations=generations,
     )
     words.check(mode, domains if recipe is None else recipe, chat_template=chat_template)
-    outputs = [] if output is None else words.outputs(Path(output), mode)
+    most = memory_asked(memory, mode, words, expert_parallel=expert_parallel)
+    out = None if output is None else Path(output)
+    outputs = [] if out is None else words.outputs(out, mode)
     for path in outputs:
         # What the model wrote is there before the stats are: an interrupted run has left it.
         begun = resume and path != outputs[0] and work.own_file(written_file(outputs[0])).exists()
@@ -149,17 +154,10 @@ def calibrate(
     )
     from moeprune.observe import domains as texts
     from moeprune.observe.batches import check_batch_tokens
-    from moeprune.observe.load import (
-        check_config,
-        check_device,
-        check_dtype,
-        decoder_dtype,
-        load_causal_lm,
-    )
-    from moeprune.observe.placed import check_fetched, device_of, num_gpus
-    from moeprune.observe.prefill import passes
+    from moeprune.observe.load import check_config, check_device, check_dtype, decoder_dtype
+    from moeprune.observe.placed import device_of, num_gpus
     from moeprune.observe.recipe import read_recipe
-    from moeprune.observe.spread import check_held, check_spread
+    from moeprune.observe.spread import check_spread
     from moeprune.observe.sums import FoldedSums
     from moeprune.observe.tokenizer import load_tokenizer
 
@@ -177,9 +175,9 @@ def calibrate(
     for path in outputs:
         check_not_read(path, opened.index, [*sources.values(), *map(str, words.files())])
     check_config(folder, trust_remote_code=trust_remote_code)
-    if output is not None and resume:
-        work.check_begun(progress_file(Path(output)))
-        work.check_begun(written_file(Path(output)))
+    if out is not None and resume:
+        work.check_begun(progress_file(out))
+        work.check_begun(written_file(out))
     request = {
         "model": opened.facts.fingerprint,
         "--mode": mode,
@@ -195,7 +193,7 @@ def calibrate(
         **work.request(),
         **words.request(),
     }
-    kept = None if output is None else work.own_file(progress_file(Path(output)))
+    kept = None if out is None else work.own_file(progress_file(out))
     journal = Journal.open(kept, request, resume=resume, agree=work.agreed)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     how: dict[str, Any] = {
@@ -225,18 +223,17 @@ def calibrate(
     dtype = number_type(
         opened.index, dtype, journal, device=place, agree=crew.agree, on_story=on_story
     )
-    live = load_causal_lm(
-        folder,
+    made = ready(
+        opened,
+        work=work,
+        memory=most,
+        mode=mode,
+        words=words,
         dtype=dtype,
         device=device,
         trust_remote_code=trust_remote_code,
-        expert_parallel=expert_parallel,
     )
-    check_unchanged(opened)
-    check_fetched(live, opened.layout)
-    if work.spread:
-        check_held(live, opened.layout, parts=expert_parallel)
-    check_numbers(opened.index, opened.layout, live)
+    live = made.live
     journal.settle("number type", decoder_dtype(live))
     decoded: dict[str, Any] = {}
     if asked is not None:
@@ -246,7 +243,7 @@ def calibrate(
             tokenizer=tokenizer,
             seed=seed,
             batch_tokens=batch_tokens,
-            output=None if output is None else Path(output),
+            output=out,
             resume=resume,
             stop=stop,
             on_progress=on_progress,
@@ -254,14 +251,14 @@ def calibrate(
         )
     reading = Reading.of(opened.facts, corpora, stable=stop_when_stable, seed=seed, journal=journal)
     work.go_on(journal)
-    run = partial(passes, live, layout=opened.layout, batch_tokens=batch_tokens)
+    common: dict[str, Any] = {"journal": journal, "stop": stop}
     arrays = measured(
         reading.rounds,
-        passes=work.passes(run, reading.rounds, batch_tokens=batch_tokens),
+        passes=made.passes(batch_tokens=batch_tokens, output=out, on_story=on_story, **common),
+        share=work.share(reading.rounds, batch_tokens=batch_tokens),
         sums=partial(FoldedSums.of, opened.layout, part=work.part),
-        journal=journal,
         on_progress=on_progress,
-        stop=stop,
+        **common,
         look=None if stop_when_stable is None else lambda sums: reading.look(work.added(sums)),
         note=reading.note if crew.launch.world == 1 else None,  # it is of all of the sums
     )
@@ -285,8 +282,8 @@ def calibrate(
             },
             read=reading.read,
         )
-    if output is not None:
+    if out is not None:
         if work.speaks:
-            stats.save(Path(output))
-        work.clear(progress_file(Path(output)), written_file(Path(output)))
+            stats.save(out)
+        work.clear(progress_file(out), written_file(out))
     return stats

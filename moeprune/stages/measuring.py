@@ -13,8 +13,9 @@ from moeprune.errors import StoppedError
 from moeprune.stages.journal import Journal, Measured
 
 if TYPE_CHECKING:
+    from moeprune.observe.batches import Share
     from moeprune.observe.domains import Corpus
-    from moeprune.observe.prefill import Step
+    from moeprune.observe.prefill import Due, Step
     from moeprune.observe.sums import FoldedSums
 
 Stop = Callable[[], bool]
@@ -33,7 +34,8 @@ def never() -> bool:
 def measured(
     rounds: Sequence[Sequence[Corpus]],
     *,
-    passes: Callable[..., Generator[Step]],
+    passes: Callable[[Sequence[Due]], Generator[Mapping[int, Step]]],
+    share: Callable[[Corpus], Share],
     sums: Callable[[], FoldedSums],
     journal: Journal,
     on_progress: OnProgress,
@@ -45,8 +47,9 @@ def measured(
 
     Args:
         rounds: parts of the domains; those of one round are measured before those of the next.
-        passes: given a part, sums and (``skip``) how many of its batches they hold, adds the
-            others; see :func:`moeprune.observe.prefill.passes`.
+        passes: adds to the sums of the parts that are due; see
+            :func:`moeprune.observe.prefill.one_by_one`.
+        share: says which batches of a part are run here.
         sums: makes empty ones.
         journal: what was measured before; it is kept up to date.
         on_progress: told of the tokens measured, of all domains.
@@ -62,6 +65,8 @@ def measured(
         StoppedError: ``stop`` said so; the journal is saved.
         MoePruneError: see ``passes``.
     """
+    from moeprune.observe.prefill import Due
+
     parts = [corpus for each in rounds for corpus in each]
     journal.settle("text", {name: _content(parts, name) for name in _names(parts)})
     total = sum(corpus.num_tokens for corpus in parts)
@@ -71,39 +76,55 @@ def measured(
     def arrays() -> dict[str, Mapping[str, Array]]:
         return {name: domain.arrays for name, domain in journal.domains.items() if domain.arrays}
 
-    def report() -> int:
+    def report(within: int = 0) -> int:
         done = sum(domain.tokens for domain in journal.domains.values())
         said = note(arrays()) if note is not None and done else ""
-        on_progress(Progress("calibrate", done, total, "tokens", said))
+        on_progress(Progress("calibrate", done + within, total, "tokens", said))
         return done
 
     report()
     for number, each in enumerate(rounds):
-        for corpus in each:
-            domain = journal.domains[corpus.name]
-            if domain.rounds > number:
-                continue
-            own = sums()
-            if domain.arrays:
-                own.restore(domain.arrays)
-            domain.arrays = own.arrays()
-            with journal.sound(), closing(passes(corpus, own, skip=domain.batches)) as steps:
-                for step in steps:
+        due = [
+            Due(
+                corpus=corpus,
+                sums=_resumed(sums(), domain),
+                skip=domain.batches,
+                share=share(corpus),
+            )
+            for corpus in each
+            if (domain := journal.domains[corpus.name]).rounds <= number
+        ]
+        with journal.sound(), closing(passes(due)) as steps:
+            for added in steps:
+                for place, step in added.items():
+                    domain = journal.domains[due[place].corpus.name]
                     domain.batches += step.batches
                     domain.tokens += step.tokens
-                    domain.arrays = own.arrays()
-                    done = report()
-                    if stop():
-                        raise _stopped(journal, done, total)
-                    if journal.due():
-                        journal.save()
+                    domain.arrays = due[place].sums.arrays()
+                done = report(sum(step.within for step in added.values()))
+                if not any(step.batches for step in added.values()):
+                    continue
+                if stop():
+                    raise _stopped(journal, done, total)
+                if journal.due():
+                    journal.save()
+        for item in due:
+            domain = journal.domains[item.corpus.name]
             domain.rounds, domain.batches = number + 1, 0
+            domain.arrays = item.sums.arrays()
         if look is not None:
             if len(journal.curve) <= number:
                 journal.curve.append(look(arrays()))
             if journal.curve[number]["enough"]:
                 break
     return arrays()
+
+
+def _resumed(sums: FoldedSums, domain: Measured) -> FoldedSums:
+    """Sums that go on from those of the journal."""
+    if domain.arrays:
+        sums.restore(domain.arrays)
+    return sums
 
 
 def _names(parts: Sequence[Corpus]) -> list[str]:

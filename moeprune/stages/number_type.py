@@ -34,7 +34,7 @@ def number_type(
         on_story: told of a type other than the stored one, and of a stored one that is slow.
     """
     from moeprune.observe.compute_dtype import choose
-    from moeprune.observe.memory import free_memory
+    from moeprune.observe.memory import free_memory, small_caches
 
     if asked != "auto":
         return asked
@@ -42,7 +42,8 @@ def number_type(
     settled: str | None = journal.settled("number type")
     if settled is None:
         room = free_memory(device)
-        choice = choose(stored, device=device, bytes_wide=_bytes_wide(index), room=room)
+        with small_caches():  # it is the first to multiply
+            choice = choose(stored, device=device, bytes_wide=_bytes_wide(index), room=room)
         if choice.reason:
             on_story(choice.reason)
         dtype = choice.dtype

@@ -105,13 +105,12 @@ class Work:
         firsts = itertools.accumulate(sizes, initial=0)
         return [Share(self.number, self.sharers, first) for first in firsts][: len(sizes)]
 
-    def passes(
-        self, run: Callable[..., Steps], rounds: Sequence[Sequence[Corpus]], *, batch_tokens: int
-    ) -> Callable[..., Steps]:
-        """``run``, a way of measuring a part of a domain, for the batches of this process.
+    def share(
+        self, rounds: Sequence[Sequence[Corpus]], *, batch_tokens: int
+    ) -> Callable[[Corpus], Share]:
+        """Which batches of a part of a domain are this process's.
 
         Args:
-            run: takes the part, and the ``share`` of its batches.
             rounds: all parts.
             batch_tokens: of a batch.
         """
@@ -120,11 +119,7 @@ class Work:
         parts = [part for each in rounds for part in each]
         sizes = [num_batches(part, max_tokens=batch_tokens) for part in parts]
         shares = dict(zip(map(id, parts), self.shares(sizes), strict=True))
-
-        def own(part: Corpus, *args: Any, **words: Any) -> Steps:
-            return run(part, *args, share=shares[id(part)], **words)
-
-        return own
+        return lambda part: shares[id(part)]
 
     def go_on(self, journal: Journal) -> None:
         """Begin where a stopped launch ended, all processes with what all of them found then.

@@ -1,0 +1,157 @@
+"""How many tokens go through the model at once, given the memory; and what that costs.
+
+A wave reads the model once. So its cost a token falls with its tokens, which all wait in memory, or
+in files: then each layer writes and reads what they hold, and that pays only where the memory holds
+less than half a layer's bytes of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moeprune.errors import UsageError
+from moeprune.observe.domains import Corpus
+from moeprune.observe.streamed.model import StreamedModel
+from moeprune.observe.streamed.probe import Probed
+
+# Reading may take a tenth of computing. More tokens in a wave gain little, and more are lost when
+# the job is stopped.
+_READING = 0.1
+_STEP = 100_000_000  # a smallest memory is named in steps of it
+_PACKED = 0.85  # of the memory for what waits: the rest lies between pieces of other sizes
+_MARGIN = 1.05  # of it: what a process has without weights is not the same each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """The waves of a calibration.
+
+    Attributes:
+        memory: bytes that the process may have.
+        activations: of these, for what waits.
+        positions: of a wave.
+        waves: how many.
+        wave_bytes: read in each.
+        seconds: of all of them, reading and computing.
+        reading_seconds: of these, reading.
+        spills: whether some of what waits goes to files.
+    """
+
+    memory: int
+    activations: int
+    positions: int
+    waves: int
+    wave_bytes: int
+    seconds: float
+    reading_seconds: float
+    spills: bool
+
+    def __str__(self) -> str:
+        waves = "1 wave" if self.waves == 1 else f"{self.waves} waves"
+        spilled = "; what waits is partly in files" if self.spills else ""
+        return (
+            f"the model is read from disk a layer at a time, in {size(self.memory)} of memory: "
+            f"{waves} of up to {self.positions:,} tokens, {size(self.wave_bytes)} read in each"
+            f"{spilled}; about {_time(self.seconds)}, {_time(self.reading_seconds)} of it reading"
+        )
+
+
+def sized(
+    streamed: StreamedModel,
+    probed: Probed,
+    corpora: Sequence[Corpus],
+    *,
+    memory: int,
+    base: int,
+    batch_tokens: int,
+    disk_free: int,
+    processes: int = 1,
+) -> Sizing:
+    """Plan the waves.
+
+    Args:
+        streamed: the model.
+        probed: what its first layers took.
+        corpora: all that is to be measured.
+        memory: bytes that the process may have.
+        base: bytes that it has without weights.
+        batch_tokens: positions of a batch, at most, or one document.
+        disk_free: bytes that what waits may take on disk.
+        processes: that share the texts.
+
+    Raises:
+        UsageError: it cannot be done in this memory; the message names one in which it can.
+    """
+    total = math.ceil(sum(corpus.num_tokens for corpus in corpora) / processes)
+    longest = max(ids.size for corpus in corpora for ids in corpus.documents)
+    batch = max(longest, min(batch_tokens, total))
+    unit, reading = streamed.largest
+    weights = max(reading, math.ceil(unit + probed.inner * batch))
+    due = math.ceil(base + weights + probed.held * batch / _PACKED)
+    if memory < due:
+        raise UsageError(
+            f"--memory {size(memory)} is too little: the largest layer takes {size(reading)} while "
+            f"it is read, and a batch of {batch:,} tokens "
+            f"{size(math.ceil((probed.held + probed.inner) * batch))}. Give --memory "
+            f"{enough(due)}, or a smaller --batch-tokens."
+        )
+    activations = memory - base - weights
+    in_memory = _PACKED * activations / probed.held
+    read = [item for item in streamed.units if item.layer or item.name in probed.called]
+    wave_bytes = sum(streamed.weights.bytes_of(item)[1] for item in read)
+    read_seconds = wave_bytes / probed.load_rate
+    token_seconds = probed.layer_seconds * sum(item.layer for item in read)
+    wanted = min(total, read_seconds / _READING / max(token_seconds, 1e-12))
+    spills = in_memory < wanted and activations < unit / 2
+    most = min(wanted, in_memory + (disk_free / probed.held if spills else 0))
+    waves = math.ceil(total / max(batch, most))
+    return Sizing(
+        memory=memory,
+        activations=activations,
+        # Waves of one size, rather than a short one at the end.
+        positions=max(batch, math.ceil(total / waves)),
+        waves=waves,
+        wave_bytes=wave_bytes,
+        seconds=waves * read_seconds + total * token_seconds,
+        reading_seconds=waves * read_seconds,
+        spills=spills,
+    )
+
+
+def check_readable(streamed: StreamedModel, *, base: int, allowed: int) -> None:
+    """Check that this machine can hold the largest layer while it is read.
+
+    Raises:
+        UsageError: it cannot, whatever ``--memory`` says.
+    """
+    _, reading = streamed.largest
+    if base + reading > allowed:
+        raise UsageError(
+            f"the largest layer takes {size(reading)} while it is read, beside {size(base)} for "
+            f"the program; there are {size(allowed)} here. Free memory, raise its limit, or take a "
+            "larger machine."
+        )
+
+
+def enough(due: int) -> str:
+    """A memory that is named as sufficient, where ``due`` bytes just are."""
+    return f"{math.ceil(due * _MARGIN / _STEP) * _STEP / 1e9:.1f}GB"
+
+
+def size(num_bytes: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} GB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

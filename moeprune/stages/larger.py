@@ -1,0 +1,134 @@
+"""Whether a model is read a layer at a time, as one larger than memory must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from moeprune.core.sizes import parse_bytes
+from moeprune.errors import UsageError
+from moeprune.stages.decode_words import DecodeWords
+from moeprune.stages.identify import OpenModel
+
+if TYPE_CHECKING:
+    from moeprune.observe.streamed.model import StreamedModel
+
+# What a loaded model needs beside its weights: libraries, a batch, the stacking of experts.
+_BESIDE = 2_000_000_000
+_OF_FREE = 0.9  # of the memory that is free, used where the user names none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Larger:
+    """A model that is read a layer at a time.
+
+    Attributes:
+        opened: its files.
+        streamed: the model.
+        memory: bytes that the process may have.
+        why: one line for the user, where nobody asked for it.
+    """
+
+    opened: OpenModel
+    streamed: StreamedModel
+    memory: int
+    why: str | None
+
+
+def memory_asked(
+    memory: str | int | None, mode: str, words: DecodeWords, *, expert_parallel: int
+) -> int | None:
+    """Bytes that ``--memory`` names, None without it.
+
+    Raises:
+        UsageError: it is no size, or the model would have to write or to be spread.
+    """
+    if memory is None:
+        return None
+    size = parse_bytes(memory, option="--memory")
+    if expert_parallel > 1:
+        raise UsageError(
+            "--memory reads a whole model a layer at a time, and --expert-parallel spreads it over "
+            "processes that load it. Leave one of them out."
+        )
+    check_written(mode, words, why="--memory reads the model a layer at a time")
+    return size
+
+
+def check_written(mode: str, words: DecodeWords, *, why: str) -> None:
+    """Check that a model that is read a layer at a time need not write.
+
+    Args:
+        mode: of calibration.
+        words: of decode mode.
+        why: it is read so.
+
+    Raises:
+        UsageError: it would have to.
+    """
+    if mode == "decode" and not words.generations:
+        raise UsageError(
+            f"{why}, and so it cannot write token by token; give --generations with what it, or a "
+            "server of it, wrote (or --mode prefill)."
+        )
+
+
+def larger(
+    opened: OpenModel,
+    *,
+    memory: int | None,
+    dtype: str,
+    device: Any,
+    trust_remote_code: bool,
+    processes: int = 1,
+) -> Larger | None:
+    """The model to be read a layer at a time, if it is to be.
+
+    Args:
+        opened: its files.
+        memory: bytes that the process may have; None: it is loaded whole where it fits.
+        dtype: number type it computes in.
+        device: the ``torch.device``; None: all of them, and then the model is loaded.
+        trust_remote_code: run Python files of the checkpoint.
+        processes: that share the memory of this machine.
+
+    Raises:
+        MoePruneError: the model cannot be built.
+    """
+    from moeprune.observe.streamed.memory import allowed_memory, device_memory
+    from moeprune.observe.streamed.model import StreamedModel
+    from moeprune.observe.streamed.sizing import size
+    from moeprune.observe.streamed.stored import Stored
+
+    if device is None:
+        if memory is not None:
+            raise UsageError(
+                "--memory reads the model a layer at a time on one device, --device auto spreads "
+                "it over all. Leave one of them out."
+            )
+        return None
+    allowed = allowed_memory() // processes
+    room = device_memory(device) or allowed
+    # A stored code is half a byte at least, a number in memory four bytes at most.
+    if memory is None and 8 * opened.index.total_bytes + _BESIDE < room:
+        return None
+    folder = opened.index.path
+    streamed = StreamedModel.open(
+        folder,
+        {
+            name: Stored(folder / entry.file, entry.start, entry.info.dtype, entry.info.shape)
+            for name, entry in opened.index.entries.items()
+        },
+        layout=opened.layout,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    whole = streamed.total_bytes + _BESIDE
+    if memory is None and whole < room:
+        return None
+    why = None
+    if memory is None:
+        memory = int(_OF_FREE * allowed)
+        why = f"loaded whole the model takes {size(whole)}, there are {size(room)}"
+    return Larger(opened=opened, streamed=streamed, memory=memory, why=why)

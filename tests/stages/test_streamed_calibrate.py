@@ -1,0 +1,207 @@
+"""calibrate --memory: the same file as without it, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import moeprune
+from moeprune.errors import StoppedError, UsageError
+from moeprune.observe.streamed import memory as streamed_memory
+from moeprune.stages import waves
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("texts")
+    found = {}
+    for name, documents in {"数学": 11, "prose": 7}.items():
+        rows = [{"text": f"{name} {row} " * (1 + row % 5)} for row in range(documents)]
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        found[name] = str(path)
+    return found
+
+
+@pytest.fixture
+def short_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several waves, of which each has a part in files."""
+    sized = waves._sized
+
+    def shorter(*arguments: Any) -> Any:
+        return replace(sized(*arguments), positions=200, activations=0, spills=True)
+
+    monkeypatch.setattr(waves, "_sized", shorter)
+
+
+class After:
+    """Asks to stop when it is asked for the n-th time."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+def run(model: Path, texts: dict[str, str], output: Path, **options: Any) -> Any:
+    how = {"batch_tokens": 60, "device": "cpu", **options}
+    return moeprune.calibrate(model, domains=texts, output=output, **how)
+
+
+def test_the_file_is_the_same(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    story: list[str] = []
+    reports: list[Any] = []
+    run(tiny("deepseek_v3"), texts, tmp_path / "whole", on_story=story.append)
+    assert story == []
+    run(
+        tiny("deepseek_v3"),
+        texts,
+        tmp_path / "waves",
+        memory="6GB",
+        on_story=story.append,
+        on_progress=reports.append,
+    )
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
+    assert len(story) == 1
+    assert re.search(r"in 6\.0 GB of memory: \d+ waves? of up to \d+ tokens, 266 kB read", story[0])
+    assert [report.done for report in reports] == sorted(report.done for report in reports)
+    assert reports[-1].done == reports[-1].total
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["waves", "whole"]
+
+
+@pytest.mark.usefixtures("short_waves")
+def test_stopped_in_every_wave(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    run(tiny("qwen3_moe"), texts, tmp_path / "whole")
+    units = 6
+    stops = 0
+    while not (tmp_path / "s").exists():
+        try:
+            # In the middle of the second wave: the first one is kept.
+            run(tiny("qwen3_moe"), texts, tmp_path / "s", memory="6GB", stop=After(units + 3))
+        except StoppedError as stopped:
+            assert "stopped in the middle of a wave, which is given up" in str(stopped)
+            assert f"{tmp_path / 's'}.progress holds the waves before it" in str(stopped)
+            stops += 1
+    assert stops >= 2
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "s").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "whole"]
+
+
+def test_begun_in_memory_and_ended_in_waves(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    run(tiny("gpt_oss"), texts, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        run(tiny("gpt_oss"), texts, tmp_path / "s", stop=After(4))
+    run(tiny("gpt_oss"), texts, tmp_path / "s", memory="6GB")
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "s").read_bytes()
+
+
+CODE = """
+import dataclasses, json, sys, torch
+torch.set_num_threads(1)
+import moeprune
+from moeprune.stages import waves
+sized = waves._sized
+waves._sized = lambda *given: dataclasses.replace(sized(*given), positions=200)
+moeprune.calibrate(sys.argv[1], domains=json.loads(sys.argv[2]), output=sys.argv[3],
+                   batch_tokens=60, device="cpu", memory="6GB")
+"""
+
+
+def test_killed_and_resumed(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    run(tiny("qwen3_moe"), texts, tmp_path / "whole")
+    output = tmp_path / "killed"
+    arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(output)]
+    with subprocess.Popen([sys.executable, "-c", CODE, *arguments]) as job:
+        limit = time.monotonic() + 60
+        while not output.with_name("killed.progress").exists():
+            assert time.monotonic() < limit and job.poll() is None
+            time.sleep(0.001)
+        job.send_signal(signal.SIGKILL)
+    assert not output.exists()
+    run(tiny("qwen3_moe"), texts, output, memory="6GB")
+    assert output.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_too_little_memory_names_what_suffices(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="--memory 1 MB is too little: the largest layer") as told:
+        run(tiny("mixtral"), texts, tmp_path / "s", memory="1MB")
+    named = re.search(r"Give --memory ([\d.]+GB), or a smaller --batch-tokens", str(told.value))
+    assert named is not None
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "s").exists()
+    run(tiny("mixtral"), texts, tmp_path / "s", memory=named[1])
+    assert (tmp_path / "s").exists()
+
+
+def test_a_machine_that_cannot_hold_a_layer(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: 50_000_000)
+    with pytest.raises(UsageError, match=r"the largest layer takes .* there are 50 MB here"):
+        run(tiny("mixtral"), texts, tmp_path / "s")
+
+
+def test_without_being_asked(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story: list[str] = []
+    run(tiny("mixtral"), texts, tmp_path / "whole", on_story=story.append)
+    used = streamed_memory.used_memory()
+    monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: used + 900_000_000)
+    run(tiny("mixtral"), texts, tmp_path / "waves", on_story=story.append)
+    (line,) = story
+    if used < 1_000_000_000:
+        assert re.match(r"loaded whole the model takes 2\.0 GB, there are 1\.\d GB: the", line)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
+
+
+def test_memory_that_is_no_size_or_does_not_go_with_other_options(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    for options, message in (
+        ({"memory": "much"}, "--memory 'much' is not a size"),
+        ({"memory": "4GB", "device": "auto"}, "--device auto spreads"),
+        ({"memory": "4GB", "mode": "decode"}, "cannot write token by token; give --generations"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run(tiny("mixtral"), texts, tmp_path / "s", **options)
+
+
+def test_decode_mode_from_generations(tiny: Any, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"Question {number}? ", "completion": f"Because {number}. " * (1 + number % 3)}
+        for number in range(9)
+    ]
+    given = tmp_path / "given.jsonl"
+    given.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, memory in (("whole", None), ("waves", "6GB")):
+        moeprune.calibrate(
+            tiny("qwen3_moe"),
+            output=tmp_path / name,
+            mode="decode",
+            generations=[f"qa={given}"],
+            batch_tokens=80,
+            memory=memory,
+        )
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
+
+
+def test_stopped_in_the_first_wave(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(StoppedError, match="the first, so there is nothing to keep"):
+        run(tiny("mixtral"), texts, tmp_path / "s", memory="6GB", stop=After(2))
+    assert list(tmp_path.iterdir()) == []
