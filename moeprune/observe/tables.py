@@ -61,7 +61,7 @@ def read_parquet(source: str, *, prompts: bool = False) -> Source:
         foreign_errors(f"{path} cannot be read as parquet", "Write it again.", error=DomainError),
         pyarrow.parquet.ParquetFile(path) as file,
     ):
-        wanted = _wanted(file.schema_arrow.names, columns, path, prompts=prompts)
+        wanted = _wanted(file.schema_arrow.names, columns, path, path.name, prompts=prompts)
         rows = _parquet_rows(file, wanted, path)
         documents = (_document(row, columns, where, prompts=prompts) for row, where in rows)
         return source_of(name, documents, path)
@@ -73,8 +73,10 @@ def _document(row: Any, columns: str | None, where: str, *, prompts: bool) -> Do
     return Document(text=column_text(row, columns, where), where=where)
 
 
-def _wanted(have: list[str], columns: str | None, path: Path, *, prompts: bool) -> list[str]:
-    """The columns to read, so that a file's other columns cost nothing."""
+def _wanted(
+    have: list[str], columns: str | None, where: object, named: str, *, prompts: bool
+) -> list[str]:
+    """The columns to read, so that a table's other columns cost nothing: pictures, too."""
     if columns is None:
         wanted = [name for name in have if name in ("text", "messages", "prompt", "completion")]
         missing = [] if row_has_text(wanted, prompts=prompts) else ["text", "messages"]
@@ -84,8 +86,8 @@ def _wanted(have: list[str], columns: str | None, path: Path, *, prompts: bool) 
     if missing:
         what = " or ".join(map(repr, missing))
         raise DomainError(
-            f"{path} has no column {what}; it has {', '.join(have)}. "
-            f"Name one of them: {path.name}:COLUMN."
+            f"{where} has no column {what}; it has {', '.join(have)}. "
+            f"Name one of them: {named}:COLUMN."
         )
     return wanted
 
@@ -137,6 +139,11 @@ def read_hub(
         stream = datasets.load_dataset(
             found["repo"], found["config"], split=found["split"], streaming=True
         )
+        if stream.column_names is not None:  # not every format states them
+            named = source if found["columns"] is None else source.rpartition(":")[0]
+            stream = stream.select_columns(
+                _wanted(stream.column_names, found["columns"], source, named, prompts=prompts)
+            )
         stream = stream.shuffle(seed=seed, buffer_size=SHUFFLED)
         for number, row in enumerate(stream, start=1):
             where = f"{source}, row {number} of the shuffled stream"

@@ -138,7 +138,13 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n"
         "- config_name: chats\n  data_files:\n  - split: validation\n    path: chats/*\n---\n"
     )
-    pq.write_table(pa.table({"text": ROWS, "other": ["same"] * 40}), text)
+    # A picture that no library here can decode, and none has to.
+    picture = {"bytes": b"no picture", "path": None}
+    table = pa.table({"text": ROWS, "other": ["same"] * 40, "picture": [picture] * 40})
+    features = {"picture": {"_type": "Image"}, "text": {"dtype": "string", "_type": "Value"}}
+    features["other"] = features["text"]
+    kind = json.dumps({"info": {"features": features}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": kind}), text)
     pq.write_table(pa.table({"talk": CHATS}), chat)
     column = "hf:org/name:train:text"
     asked = {
