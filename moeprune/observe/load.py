@@ -24,7 +24,7 @@ from moeprune.observe.quantised import (
     one_dtype,
 )
 from moeprune.observe.quiet import foreign_errors, quiet
-from moeprune.observe.spread import spreading
+from moeprune.observe.spread import check_read, spreading
 from moeprune.observe.tokenizer import load_tokenizer
 from moeprune.plugins import known
 
@@ -93,6 +93,8 @@ def load_causal_lm(
             **placing,
             **plain,
         )
+        if expert_parallel > 1:
+            check_read(path, report)
         check_complete(path, model, report)
         if plain:
             one_dtype(model)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.errors import ElsewhereError, MismatchError, StoppedError, UsageError
+from moeprune.errors import ElsewhereError, MismatchError, StoppedError
+from moeprune.observe.joining import join, reached
 from moeprune.observe.launch import Launch, launched
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 Array = NDArray[Any]
 
-_JOIN = timedelta(minutes=30)  # a machine that has not come by then does not come
-_TALK = timedelta(hours=2)  # processes meet before they talk, but may read a model meanwhile
 _LOOK = 0.05  # seconds between looks into the store
 _STORE = "the process that keeps the launch together"
 _GRACE = 10.0  # seconds that the others get to notice a failure, before launchers end them
@@ -64,7 +62,7 @@ class Processes:
             UsageError: they do not come.
         """
         if self.launch.world > 1:
-            self._join()
+            self._store = join(self.launch, gpu=self._gpu, leaving=self._undo)
         return self
 
     def __exit__(
@@ -88,7 +86,7 @@ class Processes:
         """Whether another process has failed, or stopped."""
         if self._store is None:
             return False
-        with _reached(_STORE):
+        with reached(_STORE):
             return bool(self._store.check(["failed"]))
 
     def meet(self) -> None:
@@ -102,7 +100,7 @@ class Processes:
         self._meetings += 1
         here = f"meeting {self._meetings}"
         wait = _LOOK / 16
-        with _reached(_STORE):
+        with reached(_STORE):
             self._store.add(here, 1)
             while self._store.add(here, 0) < self.launch.world:
                 if self.poll():
@@ -126,14 +124,14 @@ class Processes:
         """Add to a number that all share; what it is now."""
         if self._store is None:
             return more
-        with _reached(_STORE):
+        with reached(_STORE):
             return int(self._store.add(f"count {name}", more))
 
     def agree(self, wish: bool) -> bool:
         """Whether any process wishes it. All must ask, at the same point of the same work."""
         if self._store is None:
             return wish
-        with _reached(_STORE):
+        with reached(_STORE):
             wishes = f"wishes {self._meetings}"
             self._store.add(wishes, int(wish))
             self.meet()
@@ -192,61 +190,28 @@ class Processes:
         all_gather(found, padded)
         return [one[: int(size)].numpy() for one, size in zip(found, sizes, strict=True)]
 
-    def _join(self) -> None:
-        import torch
-        import torch.distributed as dist
-        from torch.distributed.distributed_c10d import PrefixStore
-        from torch.distributed.rendezvous import rendezvous
-
-        gpus = self._gpu and torch.cuda.is_available() and dist.is_nccl_available()
-        with _reached("the other processes of this launch"):
-            if dist.is_initialized():
-                raise UsageError(
-                    "torch.distributed is in use already; calibrate joins the processes of a "
-                    "launch itself. Call it before, or from another program."
-                )
-            store, rank, world = next(iter(rendezvous("env://", timeout=_JOIN)))
-            # A script may calibrate several times, and a launcher's store outlives each.
-            turn = store.add(f"moeprune turns {rank}", 1)
-            store = PrefixStore(f"moeprune {turn}", store)
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if gpus else "gloo",
-                store=PrefixStore("group", store),
-                rank=rank,
-                world_size=world,
-                timeout=_TALK,
-            )
-        self._undo.callback(dist.destroy_process_group)
-        self._store = store
-
     def _left(self, store: Store, *, failed: bool, grace: float) -> bool:
         """Leave; the first to fail, and the one that may keep the store, see the others off.
 
         Returns:
             Whether this process was the first to fail.
         """
-        first = False
-        with contextlib.suppress(RuntimeError):  # the store has left before
-            if failed:
-                mine = str(self.launch.rank)
-                first = True  # where nobody can be asked, everybody says what he knows
-                first = store.compare_set("failed", "", mine).decode() == mine
-            store.add("left", 1)
+
+        def wait(name: str, number: int) -> None:
             end = time.monotonic() + grace
-            while (first or self.launch.rank == 0) and time.monotonic() < end:
-                if store.add("left", 0) == self.launch.world:
-                    break
+            while store.add(name, 0) < number and time.monotonic() < end:
                 time.sleep(_LOOK)
+
+        rank, world = self.launch.rank, self.launch.world
+        first = failed  # where nobody can be asked, everybody says what he knows
+        with contextlib.suppress(RuntimeError):  # the store is gone
+            if failed:
+                first = store.compare_set("failed", "", str(rank)).decode() == str(rank)
+            store.add("noticed", 1)
+            if first:
+                wait("noticed", world)
+            if rank == 0:
+                wait("left", world - 1)
+            else:
+                store.add("left", 1)
         return first
-
-
-@contextlib.contextmanager
-def _reached(what: str) -> Iterator[None]:
-    """Turn failing connections into one line."""
-    try:
-        yield
-    except RuntimeError as problem:  # of which those of torch.distributed are kinds
-        reason = " ".join(str(problem).split())[:200]
-        raise UsageError(
-            f"cannot reach {what} ({reason}). Look whether all were started and are still there."
-        ) from problem

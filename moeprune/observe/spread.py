@@ -10,6 +10,8 @@ divided, and is small beside the experts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,6 +102,23 @@ def spreading(config: Any, auto: Any, *, parts: int, trust_remote_code: bool) ->
             ep_implementation="all_reduce",
         )
     }
+
+
+def check_read(path: Path, report: Mapping[str, Any]) -> None:
+    """Check that transformers read a spread model as it would read a whole one.
+
+    Args:
+        path: the checkpoint.
+        report: of loading.
+
+    Raises:
+        UnsupportedModelError: it takes weights for others, as it does where files hold experts
+            transposed.
+    """
+    for key, *_ in sorted(report["mismatched_keys"], key=str):
+        raise UnsupportedModelError(
+            f"{path}: transformers does not read {key} rightly while experts are spread. {_WAY_OUT}"
+        )
 
 
 def check_held(model: Any, layout: MoeLayout, *, parts: int) -> None:
