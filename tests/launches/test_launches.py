@@ -106,6 +106,7 @@ def two(place: Path) -> Said:
             place, "even", output=out["stopped-spread"], **{"rank 1": {"stop_after": 4}}
         ),
         "resumed-spread": spread(place, "even", output=out["stopped-spread"]),
+        "streamed": asked(place, output=out["streamed"], memory="1GB"),
         "stable": asked(place, output=out["stable"], **stable()),
         "stopped-stable": asked(
             place, output=out["stopped-stable"], **stable(), **{"rank 1": {"stop_after": 5}}
@@ -119,6 +120,7 @@ def two(place: Path) -> Said:
 OUTPUTS = (
     *("text", "again", "greedy", "drawn", "file", "none", "stopped", "left", "stopped-greedy"),
     *("spread", "biased", "spread-greedy", "stopped-spread", "stable", "stopped-stable"),
+    "streamed",
 )
 
 
@@ -220,6 +222,11 @@ def test_stopped_launches_go_on(place: Path, two: Said) -> None:
     assert output(place, "stopped-greedy").read_bytes() == output(place, "greedy").read_bytes()
     kept = {path.name for path in place.glob("*.progress*")}
     assert kept == {f"two-left.safetensors.progress.{rank}-of-2" for rank in (0, 1)}
+
+
+def test_two_that_read_the_model_a_layer_at_a_time_write_the_same(place: Path, two: Said) -> None:
+    assert_same(alone(place, "text"), output(place, "streamed"))
+    assert not [path for path in place.iterdir() if "streamed" in path.name and path.is_dir()]
 
 
 def test_two_stop_reading_where_one_does(place: Path, two: Said) -> None:
