@@ -163,7 +163,12 @@ def _plans(found: Mapping[str, Any] | None) -> list[str]:
         [" / ".join(pair["plans"]), f"{pair['jaccard']:.0%}", f"{pair['chance']:.0%}"]
         for pair in found["pairs"]
     ]
-    return [table(rows)] if found["pairs"] else []
+    lines = [table(rows)] if found["pairs"] else []
+    return lines + [
+        f"{name} was edited by hand; the losses in it are of the plan before, and not shown"
+        for name, plan in found["plans"].items()
+        if plan["edited"]
+    ]
 
 
 def _number(count: int, word: str) -> str:

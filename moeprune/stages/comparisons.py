@@ -124,13 +124,14 @@ def plans(named: Mapping[str, PrunePlan]) -> dict[str, Any] | None:
                 "agreement": agreement(*both, experts),
             }
         )
-    of_each = {
-        name: {
+    of_each = {}
+    for name, plan in named.items():
+        known = plan.without_stale()  # an edited plan still states what it lost before
+        of_each[name] = {
             "method": plan.method,
             "removed": plan.num_removed,
-            "worst_domain": plan.worst_domain,
-            "worst_domain_loss": plan.worst_domain_loss,
+            "edited": plan.edited,
+            "worst_domain": known.worst_domain,
+            "worst_domain_loss": known.worst_domain_loss,
         }
-        for name, plan in named.items()
-    }
     return {"plans": of_each, "pairs": pairs}

@@ -92,6 +92,28 @@ def test_plans_are_compared(stats, tmp_path):
     ]
 
 
+def test_an_edited_plan_states_no_loss(stats, tmp_path, capsys):
+    """One expert goes for another by hand: the loss in the file is of the plan before."""
+    paths = [tmp_path / "made.json", tmp_path / "edited.json"]
+    plan = moeprune.plan(stats, method="reap", ratio=0.25, output=paths[0])
+    body = json.loads(paths[0].read_text("utf-8"))
+    keep = body["layers"][0]["keep"]
+    keep[0:1] = [plan.removed[0][0]]
+    body["layers"][0]["keep"] = sorted(keep)
+    paths[1].write_text(json.dumps(body))
+    found = moeprune.analyse(stats, plans=paths)["plans"]["plans"]
+    made, edited = found[str(paths[0])], found[str(paths[1])]
+    assert made["worst_domain_loss"] == pytest.approx(plan.worst_domain_loss, abs=1e-9)
+    assert (made["edited"], edited["edited"]) == (False, True)
+    assert (edited["worst_domain"], edited["worst_domain_loss"]) == (None, None)
+    assert edited["removed"] == made["removed"]
+    stats.save(tmp_path / "s.safetensors")
+    arguments = ["analyse", *map(str, (tmp_path / "s.safetensors", *paths))]
+    assert main([*arguments, "-o", str(tmp_path / "a.json")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("was edited by hand") == 1 and f"{paths[1]} was edited by hand" in out
+
+
 def test_sensitivity_is_that_of_plans(stats):
     found = moeprune.analyse(stats)["sensitivity"]
     assert (found["ratio"], found["allocation"]) == (0.25, "uniform")
