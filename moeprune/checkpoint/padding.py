@@ -34,23 +34,21 @@ def check_paddable(layout: MoeLayout) -> None:
     """Check that padded experts change nothing in this model.
 
     Raises:
-        UnsupportedModelError: they would; the message says why.
+        UnsupportedModelError: they would; the message says why, one sentence.
     """
     if layout.num_groups > 1:
         raise UnsupportedModelError(
             f"--pad is not exact here: the router scores {layout.num_groups} groups of experts "
-            "(n_group), and a padded expert is a member of one. Use --per-layer."
+            "(n_group), and a padded expert is a member of one."
         )
     if layout.quant_method is not None and layout.quant_method not in _ZERO_FORMATS:
         raise UnsupportedModelError(
-            f"--pad cannot write an empty expert in the stored format {layout.quant_method}. "
-            "Pad the unquantised model, or use an --allocation uniform plan."
+            f"--pad cannot write an empty expert in the stored format {layout.quant_method}."
         )
     if layout.model_type not in PADDABLE:
         raise UnsupportedModelError(
             f"--pad is not exact for {layout.model_type}: its router has no bias that could keep a "
-            "token from a padded expert, or normalises over all experts. Use --per-layer, or an "
-            "--allocation uniform plan."
+            "token from a padded expert, or normalises over all experts."
         )
     biases: dict[int, set[str]] = {row: set() for row in range(len(layout.layer_ids))}
     for name, rule in layout.tensors.items():
@@ -61,8 +59,7 @@ def check_paddable(layout: MoeLayout) -> None:
             continue
         raise UnsupportedModelError(
             f"--pad is not exact here: the router of layer {layout.layer_ids[row]} has no bias on "
-            "independent scores, so a token could choose or notice a padded expert. Use "
-            "--per-layer, or an --allocation uniform plan."
+            "independent scores, so a token could choose or notice a padded expert."
         )
 
 

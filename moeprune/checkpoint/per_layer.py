@@ -50,35 +50,33 @@ def check_per_layer(
             refused here.
 
     Raises:
-        UnsupportedModelError: it cannot; the message says why.
+        UnsupportedModelError: it cannot; the message says why, one sentence.
     """
-    instead = "Use an --allocation uniform plan"
     own = [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
     if own:
         raise UnsupportedModelError(
             f"--per-layer needs a family that transformers knows; this model brings code of its "
-            f"own ({own[0]} in auto_map), which moeprune cannot extend. {instead}."
+            f"own ({own[0]} in auto_map), which moeprune cannot extend."
         )
     if layout.model_type not in families:
         raise UnsupportedModelError(
             f"--per-layer is tested family by family, and {layout.model_type} is not among them: "
-            f"its code may count on one number of experts. {instead}."
+            "its code may count on one number of experts."
         )
     if layout.model_type in _READS_COUNT:
         raise UnsupportedModelError(
             f"--per-layer is not exact for {layout.model_type}: its router reads the one count of "
-            f"config.json while it runs. {instead}."
+            "config.json while it runs."
         )
     if layout.quant_method is not None:
         raise UnsupportedModelError(
             f"--per-layer is for unquantised models: transformers builds the experts of "
-            f"{layout.quant_method} from the one count of config.json. {instead}, or --pad where "
-            "the router has a bias."
+            f"{layout.quant_method} from the one count of config.json."
         )
     if all(path[:-1] == ("ffn_config",) for path in layout.count_keys):
         raise UnsupportedModelError(
             f"--per-layer cannot build {layout.model_type}: its layers take their count from "
-            f"{'.'.join(layout.count_keys[0])}, a config apart from the layers'. {instead}."
+            f"{'.'.join(layout.count_keys[0])}, a config apart from the layers'."
         )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from moeprune.core.rows import Row, rows_of
 from moeprune.errors import StatsError
 
-_TEXT_FACTS = frozenset({"name", "fingerprint", "model_type", "gating"})
+_TEXT_FACTS = frozenset({"name", "fingerprint", "model_type", "gating", "no_per_layer", "no_pad"})
 _PER_LAYER_FACTS = frozenset({"layer_ids", "num_experts", "expert_bytes", "sets", "passes"})
-_ODD_FACTS = frozenset({"sets", "passes", "idle_experts"})
+_ODD_FACTS = frozenset({"sets", "passes", "idle_experts", "no_per_layer", "no_pad"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class ModelFacts:
             The sets of a layer share one count.
         passes: (L,) how often a forward pass runs the layer; or (): each once.
         idle_experts: what a token may choose instead of a routed expert and always stays.
+        no_per_layer: why ``export --per-layer`` refuses this model, or "".
+        no_pad: why ``export --pad`` refuses it where its family would allow it, or "".
     """
 
     name: str
@@ -56,6 +58,8 @@ class ModelFacts:
     sets: tuple[str, ...] = ()
     passes: tuple[int, ...] = ()
     idle_experts: int = 0
+    no_per_layer: str = ""
+    no_pad: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object of plain types; what only odd models have stands in theirs alone."""

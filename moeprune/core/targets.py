@@ -113,19 +113,25 @@ def check_target(target: str | None, facts: ModelFacts, counts: Sequence[int]) -
                 f"--target {name} needs more than {facts.num_groups} experts in a layer, one for "
                 f"each router group; this plan keeps {least}. Remove fewer."
             )
-        if widest != least and not limit.own_counts and not _paddable(facts):
+        if widest != least and not _loads_own_counts(name, facts):
             raise UsageError(
-                f"--target {name} reads one expert count for all layers, this plan keeps {least} "
-                f"to {widest}, and {_why_not_padded(facts)}. Use --allocation uniform "
-                "without --keep-layers and --layer-keep, or --target transformers."
+                f"--target {name} {_needs_one_count(name)}, this plan keeps {least} to {widest}, "
+                f"and {_why_not(name, facts)}. Use --allocation uniform without --keep-layers and "
+                f"--layer-keep{_or_transformers(name, facts)}."
             )
     if widest == least:
         return None
     if target in (None, "transformers"):
-        return (
-            "layers keep different numbers of experts: export with --per-layer (loads with "
-            "trust_remote_code=True)" + (" or with --pad." if _paddable(facts) else ".")
-        )
+        ways = ["with --pad"] if _paddable(facts) else []
+        if not facts.no_per_layer:
+            ways.insert(0, "with --per-layer (loads with trust_remote_code=True)")
+        if not ways:
+            return (
+                "layers keep different numbers of experts, and no export can write that: "
+                f"{_why_not('transformers', facts)}. Plan with --allocation uniform, without "
+                "--keep-layers and --layer-keep."
+            )
+        return f"layers keep different numbers of experts: export {' or '.join(ways)}."
     return (
         f"layers keep different numbers of experts: for {target}, export with --pad, which fills "
         f"every layer up to {widest}."
@@ -143,10 +149,10 @@ def check_own_counts(target: str | None, facts: ModelFacts) -> None:
         UsageError: it cannot.
     """
     for name in _named(target):
-        if not TARGETS[name].own_counts and not _paddable(facts):
+        if not _loads_own_counts(name, facts):
             raise UsageError(
-                f"--target {name} reads one expert count for all layers, a search finds different "
-                f"ones, and {_why_not_padded(facts)}. Use --method reap, or --target transformers."
+                f"--target {name} {_needs_one_count(name)}, a search finds different ones, and "
+                f"{_why_not(name, facts)}. Use --method reap{_or_transformers(name, facts)}."
             )
 
 
@@ -157,11 +163,29 @@ def _named(target: str | None) -> tuple[str, ...]:
     return tuple(TARGETS) if target == ANY else (target,)
 
 
+def _loads_own_counts(name: str, facts: ModelFacts) -> bool:
+    """Whether a runtime loads layers of different counts in some form that export writes."""
+    return (TARGETS[name].own_counts and not facts.no_per_layer) or _paddable(facts)
+
+
 def _paddable(facts: ModelFacts) -> bool:
-    return facts.model_type in PADDABLE and facts.num_groups == 1
+    return facts.model_type in PADDABLE and facts.num_groups == 1 and not facts.no_pad
 
 
-def _why_not_padded(facts: ModelFacts) -> str:
+def _needs_one_count(name: str) -> str:
+    if TARGETS[name].own_counts:
+        return "reads different expert counts only as --per-layer writes them"
+    return "reads one expert count for all layers"
+
+
+def _why_not(name: str, facts: ModelFacts) -> str:
+    reasons = [facts.no_per_layer] if TARGETS[name].own_counts else []
     if facts.num_groups > 1:
-        return f"--pad is not exact with {facts.num_groups} router groups"
-    return f"--pad is not exact for the router of {facts.model_type}"
+        reasons.append(f"--pad is not exact with {facts.num_groups} router groups")
+    else:
+        reasons.append(facts.no_pad or f"--pad is not exact for the router of {facts.model_type}")
+    return "; ".join(reasons)
+
+
+def _or_transformers(name: str, facts: ModelFacts) -> str:
+    return "" if TARGETS[name].own_counts or facts.no_per_layer else ", or --target transformers"

@@ -8,6 +8,7 @@ can choose.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from moeprune.architectures import family_names
@@ -22,8 +23,10 @@ from moeprune.checkpoint.per_layer import (
     config_changes,
     modeling_text,
 )
+from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
+from moeprune.core.targets import PADDABLE
 from moeprune.errors import PlanError, UnsupportedModelError, UsageError
 
 UNIFORM, PER_LAYER, PADDED = "uniform", "per-layer", "padded"
@@ -67,12 +70,14 @@ def check_form(form: str, index: CheckpointIndex, layout: MoeLayout) -> None:
     """Check that the form is exact for this model.
 
     Raises:
-        UnsupportedModelError: it is not; the message says why.
+        UnsupportedModelError: it is not; the message says why, and which other one is.
     """
-    if form == PER_LAYER:
-        check_per_layer(index.config, layout, families=family_names())
-    elif form == PADDED:
-        check_paddable(layout)
+    reason = refusal(form, index, layout)
+    if reason:
+        other = PADDED if form == PER_LAYER else PER_LAYER
+        option = "--pad" if other == PADDED else "--per-layer"
+        also = "" if refusal(other, index, layout) else f"{option}, or "
+        raise UnsupportedModelError(f"{reason}. Use {also}an --allocation uniform plan.")
 
 
 def check_uneven(index: CheckpointIndex, layout: MoeLayout, *, name: str) -> None:
@@ -81,15 +86,34 @@ def check_uneven(index: CheckpointIndex, layout: MoeLayout, *, name: str) -> Non
     Raises:
         UnsupportedModelError: none can; the message says why not.
     """
-    reasons = []
-    for form in (PER_LAYER, PADDED):
-        try:
-            return check_form(form, index, layout)
-        except UnsupportedModelError as problem:
-            reasons.append(str(problem).partition(". ")[0])
-    raise UnsupportedModelError(
-        f"a search finds different counts per layer, and no export of {name} can hold them: "
-        f"{'; '.join(reasons)}. Use another method, with --allocation uniform."
+    reasons = [refusal(form, index, layout) for form in (PER_LAYER, PADDED)]
+    if all(reasons):
+        raise UnsupportedModelError(
+            f"a search finds different counts per layer, and no export of {name} can hold them: "
+            f"{'; '.join(reasons)}. Use another method, with --allocation uniform."
+        )
+
+
+def refusal(form: str, index: CheckpointIndex, layout: MoeLayout) -> str:
+    """Why an export of this model cannot have the form, without a full stop; "" where it can."""
+    try:
+        if form == PER_LAYER:
+            check_per_layer(index.config, layout, families=family_names())
+        elif form == PADDED:
+            check_paddable(layout)
+    except UnsupportedModelError as problem:
+        return str(problem).removesuffix(".")
+    return ""
+
+
+def with_refusals(facts: ModelFacts, index: CheckpointIndex, layout: MoeLayout) -> ModelFacts:
+    """Facts that say which exports of different counts per layer a plan may not advise."""
+    # Most routers have no bias: there the family says it, and stats need not.
+    pads = layout.model_type in PADDABLE and layout.num_groups == 1
+    return replace(
+        facts,
+        no_per_layer=refusal(PER_LAYER, index, layout),
+        no_pad=refusal(PADDED, index, layout) if pads else "",
     )
 
 

@@ -11,6 +11,7 @@ from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.hub.resolve import resolve_model, source_name
+from moeprune.stages.forms import with_refusals
 from moeprune.stages.streaming import StreamedModel
 from moeprune.stages.unlisted import lay_out
 
@@ -70,7 +71,7 @@ def open_model(
         fingerprint=routed_fingerprint(index, layout),
         total_bytes=index.total_bytes,
     )
-    return OpenModel(index, layout, facts, origin)
+    return OpenModel(index, layout, with_refusals(facts, index, layout), origin)
 
 
 def routed_fingerprint(index: CheckpointIndex, layout: MoeLayout) -> str:
