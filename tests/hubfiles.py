@@ -33,6 +33,8 @@ class FileHub(Hub):
         stated: name -> the size that is stated, where it is not the real one.
         etags: name -> the etag that is stated, where it is not the real one.
         no_ranges: the server sends whole files only.
+        changed: headers and body of a part -> those that are sent in their place.
+        moved: a part of a path, and what requests for it are redirected to.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,8 @@ class FileHub(Hub):
         self.stated: dict[str, int] = {}
         self.etags: dict[str, str] = {}
         self.no_ranges = False
+        self.changed: Callable[[dict[str, str], bytes], tuple[dict[str, str], bytes]] | None = None
+        self.moved: tuple[str, str] | None = None
 
 
 class _FileHandler(Handler):
@@ -55,6 +59,10 @@ class _FileHandler(Handler):
         return self.server.hub  # type: ignore[attr-defined]
 
     def _get(self, path: str) -> None:
+        moved = self.hub.moved
+        if moved and moved[0] in path:
+            self._answer(307, b"", {"Location": self.path.replace(*moved)})
+            return
         if path.startswith("/storage/"):
             self.hub.storage_tokens.add(self.headers.get("Authorization"))
             self._send(path.removeprefix("/storage/"))
@@ -95,6 +103,8 @@ class _FileHandler(Handler):
         elif self.command == "GET" and self._large(name):
             hub.whole.append(name)
         body = data[start:end]
+        if status == 206 and hub.changed:
+            headers, body = hub.changed(headers, body)
         waiting = hub.cuts.get(name) if self.command == "GET" else None
         part = body[: waiting.pop(0)] if waiting else body
         self.send_response(status)

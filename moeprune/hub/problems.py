@@ -80,7 +80,8 @@ def explain(
         revision: the revision that was asked for.
         file: the one file of it that was asked for.
         writing: True for an upload; the advice differs.
-        token: the token that was used; it is cut from any text taken from elsewhere.
+        token: the token that was used; it is cut from any text taken from elsewhere, as is the one
+            of ``hf auth login`` or ``HF_TOKEN``.
     """
     from huggingface_hub import errors
 
@@ -94,8 +95,14 @@ def explain(
             f"{repo_id} has no revision {revision!r}. Name a branch, tag or commit of the "
             "repository, or leave --revision out."
         )
-    if file is not None and isinstance(error, errors.EntryNotFoundError):
-        return f"{repo_id} lists {file}, but the Hub does not find it. Try again later."
+    # The client calls whatever it could not fetch a local entry that it did not find.
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(
+        error, errors.LocalEntryNotFoundError
+    ):
+        return (
+            f"{repo_id} lists {file or 'a file'}, but the Hub does not find it"
+            f"{'' if file else _said(error, token)}. Try again later."
+        )
     status = _status(error)
     if status is None and type(error).__name__ == "XetAuthenticationError":
         status = 403  # the transfer library's word for it
@@ -127,7 +134,14 @@ def is_passing(error: BaseException) -> bool:
     status = _status(error)
     if status is not None:
         return status in (408, 429) or status >= 500
+    if type(error).__name__ == "TooManyRedirects":  # by name: the library below has changed
+        return False
     return isinstance(error, (*_transport_errors(), ConnectionError, TimeoutError))
+
+
+def is_answer(error: BaseException) -> bool:
+    """True where the Hub was reached, and answered with this."""
+    return _status(error) is not None
 
 
 def _status(error: BaseException) -> int | None:
@@ -174,6 +188,11 @@ def _without_status(error: BaseException, repo_id: str, token: str | None, *, wr
             f"{repo_id} cannot go through the Hub cache: {error.strerror}. Free space or give "
             "permission there, or move it with HF_HOME."
         )
+    if isinstance(error, UnicodeEncodeError):  # of an HTTP header; its text would show the token
+        return (
+            "the token of the Hub (HF_TOKEN, or that of 'hf auth login') holds a letter that no "
+            "token has. Copy it again."
+        )
     if isinstance(error, errors.HFValidationError):
         return f"{repo_id!r} is not a Hub id. Write it as ORG/NAME."
     kind = type(error).__name__
@@ -192,14 +211,21 @@ def _without_status(error: BaseException, repo_id: str, token: str | None, *, wr
     )
 
 
+def _own_token() -> str | None:
+    """The token that the client sends where none is given; it need not look like one."""
+    from huggingface_hub import get_token
+
+    return get_token()
+
+
 def _said(error: BaseException, token: str | None) -> str:
     """``": text"`` of the server or the client, one line of it without tokens; or nothing."""
     text = getattr(error, "server_message", None) or (
         "" if _status(error) is not None else str(error)
     )
     first = " ".join(str(text).split())
-    if token:
-        first = first.replace(token, "***")
+    for secret in filter(None, (token, _own_token())):
+        first = first.replace(secret, "***")
     first = _TOKEN_LIKE.sub("***", first).rstrip(". ")
     if len(first) > _LONGEST:
         first = f"{first[:_LONGEST].rstrip()} …"

@@ -6,25 +6,18 @@ whatever is pushed meanwhile. A file that lies in the Hub's cache is taken from 
 
 from __future__ import annotations
 
-import errno
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 from moeprune.errors import HubError
-from moeprune.hub.problems import bars_on_terminals_only, client_errors, explain, is_passing
+from moeprune.hub.asking import LONG_WAITS, WAITS, Result, asked
 from moeprune.hub.resolve import PATTERNS
 
 _WEIGHTS = "*.safetensors"
-_WAITS = (1, 2, 4, 8)  # seconds before what failed in passing is asked again
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +41,13 @@ class RemoteModel:
         repo_id: ``org/name``.
         revision: as it was asked for.
         commit: what that is.
-        weights: paths of its safetensors files, with ``/``, sorted.
+        files: paths of its files, with ``/``, sorted.
     """
 
     repo_id: str
     revision: str | None
     commit: str
-    weights: tuple[str, ...]
+    files: tuple[str, ...]
 
     @classmethod
     def find(cls, repo_id: str, *, revision: str | None = None) -> RemoteModel:
@@ -63,20 +56,33 @@ class RemoteModel:
         Raises:
             HubError: the Hub refused, has no such model or revision, or could not be reached.
         """
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
 
-        info = _asked(
-            lambda: HfApi().model_info(repo_id, revision=revision), repo_id, revision=revision
+        if constants.HF_HUB_OFFLINE:
+            raise HubError(
+                f"{repo_id} cannot be looked up while HF_HUB_OFFLINE is set. Unset it; or, if the "
+                "whole model is in the Hub's cache, leave --stream out."
+            )
+        info = asked(
+            lambda: HfApi().model_info(repo_id, revision=revision),
+            repo_id,
+            revision=revision,
+            waits=WAITS,
+            answered=True,  # where nobody answers, the cache may serve: no time is lost
         )
         names = sorted(file.rfilename for file in info.siblings or ())
-        weights = tuple(name for name in names if fnmatchcase(name, _WEIGHTS))
-        for name in weights:
+        for name in names:
             parts = PurePosixPath(name).parts
             if ".." in parts or "\\" in name or "\0" in name or name.startswith("/"):
                 raise HubError(f"{repo_id} lists a file {name!r}, which would lie outside of it.")
         if not info.sha:
             raise HubError(f"the Hub states no commit of {repo_id}. Check HF_ENDPOINT.")
-        return cls(repo_id, revision, info.sha, weights)
+        return cls(repo_id, revision, info.sha, tuple(names))
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Paths of its safetensors files."""
+        return tuple(name for name in self.files if fnmatchcase(name, _WEIGHTS))
 
     def download_others(self, folder: Path) -> None:
         """Put every file that a model consists of, except its weights, into ``folder``.
@@ -93,7 +99,8 @@ class RemoteModel:
                 local_dir=folder,
                 allow_patterns=list(PATTERNS),
                 ignore_patterns=[_WEIGHTS],
-            )
+            ),
+            waits=(),  # the client repeats it itself
         )
 
     def cached(self, file: str) -> Path | None:
@@ -152,6 +159,12 @@ class RemoteModel:
                         "Check HF_ENDPOINT, or download the model and name its folder."
                     )
                 stated = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+                coding = answer.headers.get("Content-Encoding", "identity")
+                if coding != "identity" or (answer.status_code == 206 and not stated):
+                    raise HubError(
+                        f"something answers in the Hub's place: what comes for {file} of "
+                        f"{self.repo_id} is not its bytes. Check HF_ENDPOINT and proxies."
+                    )
                 if stated and (int(stated[1]), int(stated[2])) != (start, size):
                     raise self.changed(file)
                 for piece in answer.iter_raw():
@@ -175,7 +188,8 @@ class RemoteModel:
             self._ask(
                 lambda: hf_hub_download(self.repo_id, file, revision=self.commit, local_dir=folder),
                 file,
-                waits=(),  # the client repeats it itself
+                # The client repeats a lost connection, but not a busy server. What has come stays.
+                waits=LONG_WAITS,
             )
         )
 
@@ -195,29 +209,6 @@ class RemoteModel:
         call: Callable[[], Result],
         file: str | None = None,
         *,
-        waits: tuple[int, ...] = _WAITS,
+        waits: tuple[int, ...] = WAITS,
     ) -> Result:
-        return _asked(call, self.repo_id, revision=self.revision, file=file, waits=waits)
-
-
-def _asked(
-    call: Callable[[], Result],
-    repo_id: str,
-    *,
-    revision: str | None,
-    file: str | None = None,
-    waits: tuple[int, ...] = (),
-) -> Result:
-    """``call()``, repeated where it fails in passing; every other failure is one line."""
-    for wait in (*waits, None):
-        try:
-            with bars_on_terminals_only():
-                return call()
-        except client_errors() as error:
-            if isinstance(error, OSError) and error.errno in _NO_SPACE:
-                raise
-            message = explain(error, repo_id=repo_id, revision=revision, file=file)
-            if wait is None or not is_passing(error):
-                break
-        time.sleep(wait)
-    raise HubError(message)  # outside the except block: see moeprune.hub.problems
+        return asked(call, self.repo_id, revision=self.revision, file=file, waits=waits)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from moeprune.checkpoint.index import CheckpointIndex, weight_files
+from moeprune.checkpoint.index import OTHER_WEIGHTS, CheckpointIndex, weight_files
 from moeprune.checkpoint.outline import Outlines, each
 from moeprune.checkpoint.staging import check_output, claimed_folder
 from moeprune.errors import CheckpointError, HubError, MoePruneError, UsageError
@@ -59,6 +59,13 @@ class StreamedModel:
             HubError: the Hub refused.
         """
         remote = self.find()
+        other = [name for name in remote.files if name.endswith(OTHER_WEIGHTS)]
+        if other and not remote.weights:
+            raise CheckpointError(
+                f"{self._repo_id} has weights only as {other[0]}; moeprune reads safetensors. Look "
+                "for a revision that has them (--revision refs/pr/N), or convert it: load the "
+                "model with transformers and save_pretrained it."
+            )
         self.folder.mkdir()
         for name in remote.weights:  # the export's record lists those that are left out
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
