@@ -209,6 +209,22 @@ def test_a_seed_repeats_what_was_drawn_and_leaves_the_random_state(tiny: Any) ->
     assert len({token for ids in drawn(3, 1e4) for token in ids}) > 25
 
 
+def test_tokens_are_drawn_as_the_softmax_says(tiny: Any) -> None:
+    model, number = load_causal_lm(tiny("qwen3_moe")), 2000
+    prompt = np.array([5, 6, 7], np.int32)
+    with torch.inference_mode():
+        logits = model(torch.tensor([[5, 6, 7]])).logits[0, -1].double()
+    how = Decoding(max_new_tokens=2, temperature=0.7, seed=1)
+    done = generate(model, [prompt] * number, how=how, ends=(), batch_tokens=2500)
+    found = np.bincount([one.ids[0] for one in done], minlength=logits.numel()) / number
+    distance = {}
+    for temperature in (0.5, 0.7, 1.0):
+        want = torch.softmax(logits / temperature, 0).numpy()
+        noise = np.sqrt(want * (1 - want) / number).sum() * 0.4  # as large as chance makes it
+        distance[temperature] = np.abs(found - want).sum() / 2 / noise
+    assert distance[0.7] < 1.15 < 1.3 < min(distance[0.5], distance[1.0])
+
+
 def test_prompts_longer_than_a_chunk_of_attention_stand_beside_short_ones(tmp_path: Path) -> None:
     path = tiny_checkpoint("llama4_text", tmp_path / "m", attention_chunk_size=16)
     prompts = prompts_of([70, 1, 45])
