@@ -7,7 +7,7 @@ is given as it stands. Of a plain text the first half is the prompt, or its firs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +75,7 @@ def read_prompts(
     prompt_length: int | None = None,
     samples: int | None = None,
     seed: int = 0,
+    on_warning: Callable[[str], None] | None = None,
 ) -> Prompts:
     """Read, sample and tokenise the prompts of one domain.
 
@@ -88,9 +89,11 @@ def read_prompts(
         prompt_length: tokens of a text that are its prompt; None: half of them, or the room.
         samples: at most that many documents, drawn by ``seed``, in their original order.
         seed: of the draw.
+        on_warning: told where prompts of a stream are too long, and left out: nobody can leave them
+            out of it beforehand.
 
     Raises:
-        DomainError: no prompt, or one that is too long.
+        DomainError: no prompt, or one of a file that is too long.
         UsageError: a number out of range.
     """
     check_draw(length=length, samples=samples, seed=seed)
@@ -106,6 +109,7 @@ def read_prompts(
         return ids[: min(max(1, ids.size // 2), room) if prompt_length is None else prompt_length]
 
     found: list[tuple[Ids, Document | None]] = []
+    long = 0
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
         found = [(head(pieces[row]), None) for row in drawn(len(pieces), samples, seed)]
@@ -120,10 +124,19 @@ def read_prompts(
                 length=None if document.whole else length,
                 template=template,
             )
+            if document.whole and streamed(source) and ids.size > room:
+                long += 1
+                continue
             if document.whole:
                 check_prompt(ids, document.where, room)
             found.append((ids if document.whole else head(ids), document))
     found = [(ids, document) for ids, document in found if ids.size]
+    if long:
+        said = f"domain {name!r}: {long} of {long + len(found)} prompts have over {room} tokens"
+        if not found:
+            raise DomainError(f"{said} ({_LEFT}). Change them.")
+        if on_warning is not None:
+            on_warning(f"{said} ({_LEFT}) and are left out.")
     if not found:
         raise DomainError(
             f"domain {name!r} ({source}) has no token after tokenising. Give it longer text."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moeprune.stages import decoding
+from moeprune.stages.asking import check_decodes
 from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.runnable import check_measurable
 from moeprune.stages.stored import check_runnable
@@ -35,7 +35,7 @@ def open_calibratable(
 
     check_observer(opened.layout)
     if mode == "decode":
-        decoding.check_decodes(opened.layout)
+        check_decodes(opened.layout)
     check_runnable(opened.index, opened.layout)
     check_measurable(
         opened.index, opened.layout, opened.origin, trust_remote_code=trust_remote_code

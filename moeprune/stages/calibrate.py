@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from moeprune.core.progress import OnProgress, ignore, unheard
 from moeprune.core.stats import CalibrationStats
 from moeprune.stages import decoding
+from moeprune.stages.asking import ask
 from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
@@ -207,7 +208,7 @@ def calibrate(
     asked = None
     corpora: list[Corpus]
     if mode == "decode":
-        asked = decoding.ask(words, sources=sources, **how)
+        asked = ask(words, sources=sources, on_warning=on_warning, **how)
         length = asked.length
     else:
         corpora, length = read_texts(

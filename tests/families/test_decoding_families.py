@@ -25,7 +25,7 @@ from moeprune.observe.load import load_causal_lm
 from moeprune.observe.prefill import prefill
 from moeprune.observe.prompts import Prompts
 from moeprune.observe.sums import FoldedSums
-from moeprune.stages.decoding import check_decodes
+from moeprune.stages.asking import check_decodes
 from moeprune.stages.identify import open_model
 
 BUDGET = 20

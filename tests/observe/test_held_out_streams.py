@@ -1,4 +1,4 @@
-"""Text that is held out of a stream: what comes after the documents that calibration drew."""
+"""Streams: text held out comes after the documents that calibration drew; prompts may be long."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tiny import add_tokenizer
 from moeprune.errors import DomainError
 from moeprune.observe.domains import Corpus, read_corpus
 from moeprune.observe.held_out import Calibrated, held_out, own_held_out
+from moeprune.observe.prompts import read_prompts
 from moeprune.observe.tokenizer import load_tokenizer
 
 SOURCE = "hf:org/name:train:text"
@@ -68,3 +69,23 @@ def test_a_stream_that_was_read_to_its_end_has_nothing_left(tokenizer: Any) -> N
     assert not unseen
     with pytest.raises(DomainError, match=r"used all 12 documents .*or calibrate with --samples 6"):
         own_held_out("d", calibrated(used, 50), **how)
+
+
+def test_prompts_of_a_stream_that_are_too_long_are_left_out_and_said(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    """Nobody can leave a row out of a dataset of the Hub; one out of a file is an error."""
+    rows = ["a", "b" * 9, "c" * 10, "d" * 11]
+    pq.write_table(pa.table({"prompt": rows}), tmp_path / "org" / "name" / "train.parquet")
+    said: list[str] = []
+    how = {"tokenizer": tokenizer, "template": {}, "on_warning": said.append}
+    found = read_prompts("d", "hf:org/name:train", length=10, room=9, samples=9, **how)
+    assert {tokenizer.decode(ids.tolist()) for ids in found.ids} == {"a", "b" * 9}
+    assert (found.total, found.numbers) == (2, (0, 1))
+    assert len(said) == 1 and "domain 'd': 2 of 4 prompts have over 9 tokens" in said[0]
+    pq.write_table(pa.table({"prompt": rows[2:]}), tmp_path / "org" / "name" / "train.parquet")
+    with pytest.raises(DomainError, match="2 of 2 prompts have over 9 tokens"):
+        read_prompts("d", "hf:org/name:train", length=9, samples=9, **how)
+    with pytest.raises(DomainError, match=r"train\.parquet, row 1: the prompt has 10 tokens"):
+        read_prompts("d", "org/name/train.parquet", length=9, **how)
+    assert len(said) == 1
