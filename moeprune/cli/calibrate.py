@@ -21,6 +21,17 @@ from moeprune.cli.options import (
 )
 from moeprune.cli.progress import progress
 from moeprune.core.progress import ignore
+from moeprune.errors import UsageError
+
+
+def _shard(context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, int]:
+    """A shard as click reads options, so that of several processes one says what is wrong."""
+    from moeprune.cli.text import parse_shard
+
+    try:
+        return parse_shard(text)
+    except UsageError as problem:
+        raise click.UsageError(str(problem), context) from problem
 
 
 @click.command("calibrate")
@@ -86,6 +97,7 @@ from moeprune.core.progress import ignore
     default="0/1",
     show_default=True,
     metavar="I/N",
+    callback=_shard,
     help="Measure documents I, I+N, … only; add shards up with 'moeprune merge'.",
 )
 @click.option(
@@ -130,14 +142,12 @@ from moeprune.core.progress import ignore
     help="How routers make scores of logits, for a model that only its own code can run.",
 )
 @json_option
-def command(
-    model: str, output: Path, shard: str, chat_template: str, as_json: bool, **options: object
-) -> None:
+def command(model: str, output: Path, chat_template: str, as_json: bool, **options: object) -> None:
     """Measure how MODEL routes each domain's text, and save the sums.
 
     The one long job: everything later is decided from the file it writes.
     """
-    from moeprune.cli.text import parse_shard, stats_json, stats_text
+    from moeprune.cli.text import stats_json, stats_text
     from moeprune.observe.launch import launched
     from moeprune.stages.calibrate import calibrate
 
@@ -147,7 +157,6 @@ def command(
         stats = calibrate(
             model,
             output=output,
-            shard=parse_shard(shard),
             chat_template=chat_template == "on",
             stop=stop,
             on_progress=on_progress,

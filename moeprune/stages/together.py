@@ -230,11 +230,11 @@ class Work:
         found = dict(own)
         if self.sharers > 1:
             told = [
-                int(number)
+                part.astype(np.int64)
                 for row, one in sorted(own.items())
-                for number in (row, one.finished, one.ids.size, *one.ids)
+                for part in (np.array([row, one.finished, one.ids.size]), one.ids)
             ]
-            for values in self.crew.gathered(np.array(told, np.int64)):
+            for values in self.crew.gathered(np.concatenate([np.zeros(0, np.int64), *told])):
                 at = 0
                 while at < values.size:
                     row, finished, size = values[at : at + 3].tolist()

@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from fakehub import serve
+from hubclient import environment as hub_environment
 from launching import assert_same, environment, torchrun
 from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.cli.main import main
+from moeprune.core.stats import CalibrationStats
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +73,9 @@ def test_wrong_options_are_said_once(
     monkeypatch.setenv("MASTER_PORT", "1")
     for rank, lines in (("0", 1), ("1", 0)):
         monkeypatch.setenv("RANK", rank)
-        assert main(["calibrate", "model", "--nonsense"]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == lines
+        for wrong in (["--nonsense"], ["-o", "s", "--shard", "4/4"], ["-o", "s", "--seed", "x"]):
+            assert main(["calibrate", "model", *wrong]) == 2
+            assert len(capsys.readouterr().err.splitlines()) == lines
 
 
 def test_accelerate_starts_several(place: Path, tmp_path: Path) -> None:
@@ -90,6 +94,33 @@ def test_accelerate_starts_several(place: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["output"] == str(output)
     assert done.stderr.count("warning: documents are cut") == 1
     assert_same(alone(place), output)
+
+
+def test_one_process_of_a_machine_downloads(place: Path, tmp_path: Path) -> None:
+    with serve() as hub:
+        hub.files = {path.name: path.read_bytes() for path in (place / "model").iterdir()}
+        output = tmp_path / "stats"
+        command = [
+            "org/name" if word == str(place / "model") else word for word in words(place, output)
+        ]
+        online = hub_environment(hub.url, home=tmp_path / "home") | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            torchrun(2, "-m", "moeprune", *command),
+            env=online,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        whole = [
+            path
+            for method, path in hub.requests
+            if (method, path[-17:]) == ("GET", "model.safetensors")
+        ]
+    assert len(whole) == 1
+    found, want = CalibrationStats.load(output), CalibrationStats.load(alone(place))
+    assert found.model.name == "org/name"
+    assert found.model.fingerprint == want.model.fingerprint
 
 
 def children(process: int) -> list[int]:
