@@ -15,6 +15,7 @@ from moeprune.errors import DomainError, UsageError
 from moeprune.observe.domains import Ids, check_draw, check_shard, drawn, sha256_of
 from moeprune.observe.rows import Document
 from moeprune.observe.sources import read_source, streamed
+from moeprune.observe.tables import columns_named
 from moeprune.observe.tokenizer import encode_question, encode_running
 
 _LEFT = "--length, and what the model's positions leave beside --max-new-tokens"
@@ -90,7 +91,7 @@ def read_prompts(
         samples: at most that many documents, drawn by ``seed``, in their original order.
         seed: of the draw.
         on_warning: told where prompts of a stream are too long, and left out: nobody can leave them
-            out of it beforehand.
+            out of it beforehand; and where questions of a column may be asked by half.
 
     Raises:
         DomainError: no prompt, or one of a file that is too long.
@@ -131,6 +132,13 @@ def read_prompts(
                 check_prompt(ids, document.where, room)
             found.append((ids if document.whole else head(ids), document))
     found = [(ids, document) for ids, document in found if ids.size]
+    column = columns_named(source)
+    halves = prompt_length is None and any(d is not None and not d.whole for _, d in found)
+    if on_warning is not None and halves and column not in (None, "text"):
+        on_warning(
+            f"domain {name!r}: of each text of column {column!r} the first half is the prompt. "
+            f"Where they are questions, ask them whole with --prompt-length {room}."
+        )
     if long:
         said = f"domain {name!r}: {long} of {long + len(found)} prompts have over {room} tokens"
         if not found:

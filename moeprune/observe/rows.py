@@ -186,7 +186,7 @@ def column_question(row: Mapping[str, Any], columns: str | None, where: str) -> 
         return row_question(row, where, table=True)
     text = column_text(row, columns, where)
     if isinstance(text, str):
-        return Document(text=text, where=where)
+        return Document(text=text, where=where, whole=columns == "prompt")
     return Document(text=_asked(text, where) if text else text, where=where, whole=True)
 
 

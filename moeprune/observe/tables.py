@@ -40,6 +40,12 @@ def parquet_path(source: str) -> Path | None:
     return Path(found["path"]) if found and not source.startswith(HUB) else None
 
 
+def columns_named(source: str) -> str | None:
+    """``COLUMN`` or ``A+B`` of a table, None where the source names none."""
+    found = (_HUB if source.startswith(HUB) else _PARQUET).fullmatch(source)
+    return found["columns"] if found else None
+
+
 def read_parquet(source: str, *, prompts: bool = False) -> Source:
     """Read ``FILE.parquet`` or ``FILE.parquet:COLUMN``; see :func:`column_text` for columns.
 

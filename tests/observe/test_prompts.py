@@ -158,11 +158,19 @@ def test_tables_ask_what_rows_ask(tokenizer: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
-    def asked(source: str) -> tuple[list[str], int]:
-        how = {"tokenizer": tokenizer, "template": template_switch(tokenizer, "default")}
-        found = read_prompts("d", source, length=100, **how)
+    said: list[str] = []
+
+    def asked(source: str, **how: Any) -> tuple[list[str], int]:
+        how |= {"tokenizer": tokenizer, "template": template_switch(tokenizer, "default")}
+        found = read_prompts("d", source, length=100, on_warning=said.append, **how)
         return texts(tokenizer, found), found.duplicates
 
-    assert asked(str(path)) == (["What?", "Who?"], 1)
+    assert asked(str(path)) == asked(f"{path}:prompt") == (["What?", "Who?"], 1)
     assert asked(f"{path}:chat") == (["<user>hi<assistant>"], 2)
+    assert asked(f"{path}:note", prompt_length=100) == (["0123456789", "abcd", "x"], 0)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["0123"]}), tmp_path / "text.parquet")
+    assert asked(f"{tmp_path}/text.parquet:text") == (["01"], 0)
+    assert not said
+    # It may be a column of questions.
     assert asked(f"{path}:note") == (["01234", "ab", "x"], 0)
+    assert len(said) == 1 and "of column 'note' the first half is the prompt" in said[0]
