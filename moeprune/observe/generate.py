@@ -102,8 +102,9 @@ def generate(
 ) -> tuple[Completion, ...]:
     """Let the model go on after each prompt.
 
-    Prompts of like length run side by side, padded on the left. Tokens that are drawn depend on the
-    prompts of the batch that they are drawn in, and on no other batch.
+    Prompts of like length run side by side, padded on the left; those of equal length alone, where
+    the model is code that comes with the checkpoint. Tokens that are drawn depend on the prompts of
+    the batch that they are drawn in, and on no other batch.
 
     Args:
         model: a causal language model; it is left as it was.
@@ -130,7 +131,7 @@ def generate(
     place = input_device(model)
     devices = [place] if place.type == "cuda" else []
     with _plain_settings(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
-        for number, rows in enumerate(_groups(prompts, how.max_new_tokens, batch_tokens)):
+        for number, rows in enumerate(_groups(model, prompts, how, batch_tokens)):
             if not share.holds(number) or all(row in found for row in rows):
                 continue
             torch.manual_seed(_seed(how.seed, rows[0]))
@@ -141,9 +142,9 @@ def generate(
     return tuple(found[row] for row in range(len(prompts)) if row in found)
 
 
-def num_groups(prompts: Sequence[Ids], *, how: Decoding, batch_tokens: int) -> int:
+def num_groups(model: Any, prompts: Sequence[Ids], *, how: Decoding, batch_tokens: int) -> int:
     """How many batches all of the prompts make."""
-    return sum(1 for _ in _groups(prompts, how.max_new_tokens, batch_tokens))
+    return sum(1 for _ in _groups(model, prompts, how, batch_tokens))
 
 
 def _check_vocabulary(model: Any, prompts: Sequence[Ids]) -> None:
@@ -174,12 +175,17 @@ def _plain_settings(model: Any) -> Iterator[None]:
         model.generation_config = own
 
 
-def _groups(prompts: Sequence[Ids], budget: int, batch_tokens: int) -> Iterator[list[int]]:
+def _groups(
+    model: Any, prompts: Sequence[Ids], how: Decoding, batch_tokens: int
+) -> Iterator[list[int]]:
     """Numbers of prompts that run side by side, longest first."""
+    # Whether code that comes with a checkpoint leaves out padding on the left, nobody has tested.
+    pads = not type(model).__module__.startswith("transformers_modules.")
     rows: list[int] = []
     for row in sorted(range(len(prompts)), key=lambda row: (-prompts[row].size, row)):
-        longest = prompts[rows[0] if rows else row].size + budget
-        if rows and longest * (len(rows) + 1) > batch_tokens:
+        longest = prompts[rows[0] if rows else row].size
+        full = (longest + how.max_new_tokens) * (len(rows) + 1) > batch_tokens
+        if rows and (full or not (pads or prompts[row].size == longest)):
             yield rows
             rows = []
         rows.append(row)

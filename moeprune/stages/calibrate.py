@@ -241,6 +241,7 @@ def calibrate(
         corpora, decoded = decoding.answered(
             asked,
             live,
+            fingerprint=opened.facts.fingerprint,
             tokenizer=tokenizer,
             seed=seed,
             batch_tokens=batch_tokens,

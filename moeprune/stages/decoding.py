@@ -26,6 +26,7 @@ def answered(
     asked: Asked,
     model: Any,
     *,
+    fingerprint: str,
     tokenizer: Any,
     seed: int,
     batch_tokens: int,
@@ -50,6 +51,7 @@ def answered(
         done = _generated(
             asked,
             model,
+            fingerprint=fingerprint,
             tokenizer=tokenizer,
             seed=seed,
             batch_tokens=batch_tokens,
@@ -77,6 +79,7 @@ def _generated(
     asked: Asked,
     model: Any,
     *,
+    fingerprint: str,
     tokenizer: Any,
     seed: int,
     batch_tokens: int,
@@ -103,6 +106,7 @@ def _generated(
     )
     request = {
         **asdict(how),
+        "model": fingerprint,
         "ends": list(ends),
         "batch_tokens": batch_tokens,
         "dtype": str(model.dtype),
@@ -122,7 +126,10 @@ def _generated(
             raise written.stopped(report(), total)
 
     report()
-    sizes = [num_groups(domain.ids, how=how, batch_tokens=batch_tokens) for domain in asked.prompts]
+    sizes = [
+        num_groups(model, domain.ids, how=how, batch_tokens=batch_tokens)
+        for domain in asked.prompts
+    ]
     work.check_lockstep({d.name: sorted(written.of(d.name)) for d in asked.prompts})
     for prompts, share in zip(asked.prompts, work.shares(sizes), strict=True):
         generate(

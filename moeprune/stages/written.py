@@ -96,8 +96,8 @@ class Written:
         first, _, rest = whole.partition(b"\n")
         if first != head.encode():
             raise MismatchError(
-                f"{path} was begun by a run with other options or prompts. Give the same options "
-                "to go on, or --no-resume to begin anew."
+                f"{path} was begun by a run of another model, or with other options or prompts. "
+                "Give the same to go on, or --no-resume to begin anew."
             )
         try:
             for line in rest.splitlines():

@@ -14,7 +14,7 @@ from moeprune import plugins
 from moeprune.core.stats import FIELDS
 from moeprune.observe import observers
 from moeprune.observe.continued import continued
-from moeprune.observe.generate import Completion, Decoding, generate
+from moeprune.observe.generate import Completion, Decoding, generate, num_groups
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import load_causal_lm
 from moeprune.observe.prefill import prefill
@@ -207,6 +207,33 @@ def test_a_seed_repeats_what_was_drawn_and_leaves_the_random_state(tiny: Any) ->
     assert torch.equal(before, torch.random.get_rng_state())
     # As hot as that, no token is likelier than another: nothing cuts the tail off.
     assert len({token for ids in drawn(3, 1e4) for token in ids}) > 25
+
+
+def test_code_that_comes_with_a_checkpoint_is_never_padded(tiny: Any) -> None:
+    """Nobody knows whether it leaves padding on the left out."""
+    model = load_causal_lm(tiny("qwen3_moe"))
+    how = Decoding(max_new_tokens=4)
+    prompts = [np.full(size, 7, np.int32) for size in (3, 5, 3, 5, 5, 1)]
+
+    def batches(made: Any, room: int) -> list[list[int]]:
+        done: list[list[int]] = []
+        found = generate(
+            made, prompts, how=how, ends=(), batch_tokens=room,
+            on_done=lambda rows, _: done.append(list(rows)),
+        )  # fmt: skip
+        assert [one.ids.size for one in found] == [4] * 6
+        assert num_groups(made, prompts, how=how, batch_tokens=room) == len(done)
+        return done
+
+    assert batches(model, 999) == [[1, 3, 4, 0, 2, 5]]
+
+    class Own(type(model)):  # type: ignore[misc]
+        pass
+
+    Own.__module__ = "transformers_modules.own.modeling_own"
+    model.__class__ = Own
+    assert batches(model, 999) == [[1, 3, 4], [0, 2], [5]]
+    assert batches(model, 18) == [[1, 3], [4], [0, 2], [5]]
 
 
 def test_tokens_are_drawn_as_the_softmax_says(tiny: Any) -> None:

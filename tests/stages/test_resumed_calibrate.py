@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.errors import CheckpointError, MismatchError, StatsError, StoppedError
@@ -132,6 +133,17 @@ def test_damaged_progress(damage: str, tiny: Any, texts: dict[str, str], tmp_pat
         run(tiny("qwen3_moe"), texts, tmp_path / "s")
     assert "\n" not in str(caught.value)
     run(tiny("qwen3_moe"), texts, tmp_path / "s", resume=False)
+
+
+def test_what_another_model_wrote_is_not_gone_on_with(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    """Of the same shape and tokenizer, so that nothing else tells them apart."""
+    with pytest.raises(StoppedError):
+        run(tiny("qwen3_moe"), texts, tmp_path / "s", stop=After(4), **DECODE)
+    other = tiny_checkpoint("qwen3_moe", tmp_path / "other", seed=1)
+    with pytest.raises(MismatchError, match=r"begun by a run of another model.*--no-resume"):
+        run(other, texts, tmp_path / "s", **DECODE)
 
 
 def test_a_completion_that_was_cut_by_the_kill(
