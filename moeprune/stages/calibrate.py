@@ -15,6 +15,7 @@ from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
 from moeprune.stages.enough import check_stable
+from moeprune.stages.joined import together
 from moeprune.stages.journal import Journal, progress_file
 from moeprune.stages.larger import memory_asked
 from moeprune.stages.measuring import Stop, measured, never
@@ -22,7 +23,7 @@ from moeprune.stages.number_type import number_type
 from moeprune.stages.reading import Reading
 from moeprune.stages.ready import ready
 from moeprune.stages.texts import check_not_read, read_texts
-from moeprune.stages.together import Work, together
+from moeprune.stages.together import Work
 from moeprune.stages.writable import check_writable
 
 if TYPE_CHECKING:

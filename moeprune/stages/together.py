@@ -1,22 +1,20 @@
-"""calibrate in several processes of one launch: what each does of it, and what one does for all."""
+"""What each process of a launch does of a calibration, and what one of them does for all."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moeprune.artefact import canonical_json, parse_json, sha256_bytes
 from moeprune.core.domain_stats import MAXIMA, Array
 from moeprune.core.progress import OnProgress, Progress
-from moeprune.errors import MismatchError, StoppedError
+from moeprune.errors import MismatchError
 from moeprune.observe.processes import Processes
 from moeprune.stages.journal import Journal
 
@@ -24,37 +22,6 @@ if TYPE_CHECKING:
     from moeprune.observe.batches import Share
     from moeprune.observe.domains import Corpus
     from moeprune.observe.generate import Completion
-    from moeprune.observe.prefill import Step
-
-    Steps = Generator[Step]
-
-Words = ParamSpec("Words")
-Made = TypeVar("Made")
-
-
-def together(
-    job: Callable[Concatenate[Processes, Words], Made],
-) -> Callable[Words, Made]:
-    """Give a job the processes of its launch; what fails in one of them ends it in all."""
-
-    @functools.wraps(job)
-    def joined(*args: Words.args, **words: Words.kwargs) -> Made:
-        with Processes(gpu=words.get("expert_parallel", 1) != 1) as crew:
-            try:
-                return job(crew, *args, **words)
-            except StoppedError as stopped:
-                if crew.launch.world == 1:
-                    raise
-                raise StoppedError(
-                    f"stopped; what the {crew.launch.world} processes have measured is kept beside "
-                    "the output, if one was named: the same launch goes on from there."
-                ) from stopped
-
-    own = inspect.signature(job)
-    shown = own.replace(parameters=list(own.parameters.values())[1:])
-    del joined.__wrapped__  # its signature has the processes
-    joined.__signature__ = shown  # type: ignore[attr-defined]
-    return joined
 
 
 class Work:

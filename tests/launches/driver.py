@@ -1,7 +1,8 @@
 """Run calibrations, one after the other, in every process of a launch, and say what came of each.
 
 ``driver.py JOBS FOLDER``: JOBS is JSON, a list of ``{"name", "options"}``; of ``options``, those
-under ``"rank 1"`` (and so on) are of that process alone. ``stop_after`` counts batches.
+under ``"rank 1"`` (and so on) are of that process alone. ``stop_after`` counts batches; ``remove``
+is a file that is gone before.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def main() -> None:
         options = {key: value for key, value in options.items() if not key.startswith("rank ")}
         said = {"reports": [], "warnings": []}
         left = options.pop("stop_after", None)
+        if "remove" in options:
+            Path(options.pop("remove")).unlink()
 
         def stop(left: Any = left) -> bool:
             nonlocal asked

@@ -106,6 +106,10 @@ def two(place: Path) -> Said:
             place, "even", output=out["stopped-spread"], **{"rank 1": {"stop_after": 4}}
         ),
         "resumed-spread": spread(place, "even", output=out["stopped-spread"]),
+        "apart": spread(place, "even", output=out["apart"], stop_after=4),
+        "together": spread(
+            place, "even", output=out["apart"], **{"rank 1": {"remove": out["apart"] + KEPT}}
+        ),
         "streamed": asked(place, output=out["streamed"], memory="1GB"),
         "stable": asked(place, output=out["stable"], **stable()),
         "stopped-stable": asked(
@@ -117,10 +121,11 @@ def two(place: Path) -> Said:
     return drive(2, jobs, place)
 
 
+KEPT = ".progress.1-of-2"
 OUTPUTS = (
     *("text", "again", "greedy", "drawn", "file", "none", "stopped", "left", "stopped-greedy"),
     *("spread", "biased", "spread-greedy", "stopped-spread", "stable", "stopped-stable"),
-    "streamed",
+    *("streamed", "apart"),
 )
 
 
@@ -220,13 +225,20 @@ def test_stopped_launches_go_on(place: Path, two: Said) -> None:
     tokens = sum(two["text"][0]["tokens"].values())
     assert 0 < two["resumed"][0]["reports"][0][1] < tokens
     assert output(place, "stopped-greedy").read_bytes() == output(place, "greedy").read_bytes()
-    kept = {path.name for path in place.glob("*.progress*")}
+    kept = {path.name for path in place.glob("*.progress*")} - {
+        "two-apart.safetensors.progress.0-of-2"
+    }
     assert kept == {f"two-left.safetensors.progress.{rank}-of-2" for rank in (0, 1)}
 
 
 def test_two_that_read_the_model_a_layer_at_a_time_write_the_same(place: Path, two: Said) -> None:
     assert_same(alone(place, "text"), output(place, "streamed"))
     assert not [path for path in place.iterdir() if "streamed" in path.name and path.is_dir()]
+
+
+def test_processes_that_share_experts_go_on_from_one_place(two: Said) -> None:
+    line = only_one_says(two["together"], "MismatchError")
+    assert "were not at the same place. Give --no-resume" in line
 
 
 def test_two_stop_reading_where_one_does(place: Path, two: Said) -> None:
@@ -252,12 +264,15 @@ def test_four_with_empty_shares_and_a_shard_each(place: Path) -> None:
         "first": asked(place, output=str(place / "four-0"), shard=[0, 2]),
         "second": asked(place, output=str(place / "four-1"), shard=[1, 2]),
         "few": asked(place, output=str(place / "four-few"), batch_tokens=10_000),
+        "spread": spread(place, "even", output=str(place / "four-spread")) | {"expert_parallel": 4},
     }
     said = drive(4, jobs, place)
     assert not any("error" in one for ranks in said.values() for one in ranks)
     assert_same(alone(place, "text"), place / "four-whole")
     assert_same(alone(place, "shard", shard=(1, 2)), place / "four-1")
     assert_same(alone(place, "few", batch_tokens=10_000), place / "four-few")
+    even = alone(place, "spread-even", model=str(place / "even"))
+    assert_same(even, place / "four-spread", rtol=1e-5)
     moeprune.merge([place / "four-1", place / "four-0"], output=place / "four-merged")
     shards = [alone(place, f"shard-{i}", shard=(i, 2)) for i in (0, 1)]
     moeprune.merge(shards, output=place / "alone-merged")
