@@ -34,6 +34,13 @@ def _shard(context: click.Context, _parameter: click.Parameter, text: str) -> tu
         raise click.UsageError(str(problem), context) from problem
 
 
+def _tokens(context: click.Context, option: click.Parameter, value: str) -> int | None:
+    """A number of tokens, None for ``auto``."""
+    if value == "auto":
+        return None
+    return int(click.IntRange(min=1)(value, option, context))
+
+
 @click.command("calibrate")
 @model_argument
 @output_option("the statistics (stats.safetensors)")
@@ -77,10 +84,12 @@ def _shard(context: click.Context, _parameter: click.Parameter, text: str) -> tu
 )
 @click.option(
     "--batch-tokens",
-    type=click.IntRange(min=1),
-    default=8192,
+    default="auto",
     show_default=True,
-    help="Tokens in one forward pass, padding included.",
+    metavar="N|auto",
+    callback=_tokens,
+    help="Tokens in one forward pass, padding included. auto: 8192, or on a GPU as many as fit, "
+    "which is tried before measuring.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Choice of documents.")
 @decode_options

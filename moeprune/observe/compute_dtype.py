@@ -41,7 +41,8 @@ def choose(stored: str, *, device: torch.device | None, bytes_wide: int, room: i
         stored: the type that the checkpoint states.
         device: where it is to run; None: on several.
         bytes_wide: what it takes in float32.
-        room: memory that there is for it.
+        room: memory that there is to load it into; one that does not fit as it is stored is not
+            loaded, so that its size does not matter.
     """
     if stored not in SHORT or device is None:
         return Choice("auto")
@@ -51,7 +52,7 @@ def choose(stored: str, *, device: torch.device | None, bytes_wide: int, room: i
     found = f"{stored} is {slower:.1f} times slower than float32 on this CPU"
     if device.type == "cuda":
         found = f"this GPU has no {stored} of its own"
-    if bytes_wide > room:
+    if bytes_wide // 2 <= room < bytes_wide:
         sizes = f"takes {bytes_wide / 1e9:,.1f} GB and there are {room / 1e9:,.1f} GB"
         return Choice("auto", f"computing in {stored}: {found}, but float32 {sizes}.")
     return Choice("float32", f"computing in float32: {found}. --dtype {stored} computes as stored.")

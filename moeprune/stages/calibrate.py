@@ -19,7 +19,6 @@ from moeprune.stages.joined import together
 from moeprune.stages.journal import Journal, progress_file
 from moeprune.stages.larger import memory_asked
 from moeprune.stages.measuring import Stop, measured, never
-from moeprune.stages.number_type import number_type
 from moeprune.stages.reading import Reading
 from moeprune.stages.ready import ready
 from moeprune.stages.texts import check_not_read, read_texts
@@ -42,7 +41,7 @@ def calibrate(
     mode: str = "prefill",
     samples: int | None = None,
     length: int = 2048,
-    batch_tokens: int = 8192,
+    batch_tokens: int | None = None,
     seed: int = 0,
     chat_template: bool = True,
     dtype: str = "auto",
@@ -85,7 +84,8 @@ def calibrate(
         samples: documents a domain, drawn by ``seed``; None: the recipe's number, or all.
         length: tokens kept of a document; never more than the model has positions for. In decode
             mode, tokens that a prompt may have.
-        batch_tokens: tokens of one forward pass, padding included.
+        batch_tokens: tokens of one forward pass, padding included; None: 8192, or on a GPU as many
+            as fit.
         seed: of the draw of documents, and of tokens that are drawn.
         chat_template: write rows of ``messages`` as the tokenizer's template does; False: their
             texts, a blank line between.
@@ -155,6 +155,7 @@ def calibrate(
         )
     )
     from moeprune.observe import domains as texts
+    from moeprune.observe.batch_size import DEFAULT
     from moeprune.observe.batches import check_batch_tokens
     from moeprune.observe.load import check_config, check_device, check_dtype, decoder_dtype
     from moeprune.observe.placed import device_of, num_gpus
@@ -168,8 +169,8 @@ def calibrate(
     check_dtype(dtype)
     check_spread(opened.layout, parts=expert_parallel, world=crew.launch.world, device=device)
     device = device_of(crew.launch, device, gpus=num_gpus())
-    place = check_device(device)
-    check_batch_tokens(batch_tokens)
+    check_device(device)
+    check_batch_tokens(DEFAULT if batch_tokens is None else batch_tokens)
     if recipe is not None:
         domains, samples = read_recipe(recipe, domains=domains, samples=samples)
     sources = {} if words.generations else texts.named_domains(domains)
@@ -222,21 +223,19 @@ def calibrate(
         options=[{**request, "--domain": None, "--generations": None}, length],
         text=[[text.name, text.sha256, text.total] for text in texts_read],
     )
-    dtype = number_type(
-        opened.index, dtype, journal, device=place, agree=crew.agree, on_story=on_story
-    )
     made = ready(
         opened,
         work=work,
+        journal=journal,
         memory=most,
         mode=mode,
         words=words,
         dtype=dtype,
         device=device,
         trust_remote_code=trust_remote_code,
+        on_story=on_story,
     )
     live = made.live
-    journal.settle("number type", decoder_dtype(live))
     decoded: dict[str, Any] = {}
     if asked is not None:
         corpora, decoded = decoding.answered(
@@ -245,7 +244,7 @@ def calibrate(
             fingerprint=opened.facts.fingerprint,
             tokenizer=tokenizer,
             seed=seed,
-            batch_tokens=batch_tokens,
+            batch_tokens=batch_tokens or DEFAULT,
             output=out,
             resume=resume,
             stop=stop,
@@ -254,11 +253,12 @@ def calibrate(
         )
     reading = Reading.of(opened.facts, corpora, stable=stop_when_stable, seed=seed, journal=journal)
     work.go_on(journal)
+    size = made.batch_tokens(batch_tokens, corpora, journal=journal, work=work)
     common: dict[str, Any] = {"journal": journal, "stop": stop}
     arrays = measured(
         reading.rounds,
-        passes=made.passes(batch_tokens=batch_tokens, output=out, on_story=on_story, **common),
-        share=work.share(reading.rounds, batch_tokens=batch_tokens),
+        passes=made.passes(batch_tokens=size, output=out, on_story=on_story, **common),
+        share=work.share(reading.rounds, batch_tokens=size),
         sums=partial(FoldedSums.of, opened.layout, part=work.part),
         on_progress=on_progress,
         **common,

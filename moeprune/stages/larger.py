@@ -13,8 +13,9 @@ from moeprune.stages.identify import OpenModel
 if TYPE_CHECKING:
     from moeprune.observe.streamed.model import StreamedModel
 
-# What a loaded model needs beside its weights: libraries, a batch, the stacking of experts.
-_BESIDE = 2_000_000_000
+BESIDE = 2_000_000_000
+"""What a loaded model needs beside its weights: libraries, a batch, the stacking of experts."""
+
 _OF_FREE = 0.9  # of the memory that is free, used where the user names none
 
 
@@ -110,7 +111,7 @@ def larger(
     allowed = allowed_memory() // processes
     room = device_memory(device) or allowed
     # A stored code is half a byte at least, a number in memory four bytes at most.
-    if memory is None and 8 * opened.index.total_bytes + _BESIDE < room:
+    if memory is None and 8 * opened.index.total_bytes + BESIDE < room:
         return None
     folder = opened.index.path
     streamed = StreamedModel.open(
@@ -124,7 +125,7 @@ def larger(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    whole = streamed.total_bytes + _BESIDE
+    whole = streamed.total_bytes + BESIDE
     if memory is None and whole < room:
         return None
     why = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.stages.journal import Journal
+from moeprune.stages.larger import BESIDE
 
 _NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _PACKED = {"U8": 2, "I32": 8, "I64": 16}  # weights in one number, at most
@@ -20,6 +22,8 @@ def number_type(
     journal: Journal,
     *,
     device: Any,
+    memory: int | None,
+    processes: int,
     agree: Callable[[bool], bool],
     on_story: Callable[[str], None],
 ) -> str:
@@ -30,20 +34,28 @@ def number_type(
         asked: what the user says; ``"auto"``: nothing.
         journal: what an interrupted run computed in; it goes on in the same.
         device: where it is to run, of torch; None: on several.
+        memory: bytes to which it is limited, None: to what there is.
+        processes: that share the memory of this machine.
         agree: whether any process of the launch wishes something: all compute in one type.
         on_story: told of a type other than the stored one, and of a stored one that is slow.
     """
     from moeprune.observe.compute_dtype import choose
-    from moeprune.observe.memory import free_memory, small_caches
+    from moeprune.observe.memory import small_caches
+    from moeprune.observe.streamed.memory import allowed_memory, device_memory
 
     if asked != "auto":
         return asked
     stored = stored_type(index)
     settled: str | None = journal.settled("number type")
     if settled is None:
-        room = free_memory(device)
-        with small_caches():  # it is the first to multiply
-            choice = choose(stored, device=device, bytes_wide=_bytes_wide(index), room=room)
+        room = 0  # of a model that is read a layer at a time
+        if memory is None:
+            own = None if device is None else device_memory(device)
+            room = (own or allowed_memory() // processes) - BESIDE
+        wide = _bytes_wide(index)
+        # What multiplies first decides how much memory libraries will take.
+        with small_caches() if wide // 2 > room else nullcontext():
+            choice = choose(stored, device=device, bytes_wide=wide, room=room)
         if choice.reason:
             on_story(choice.reason)
         dtype = choice.dtype

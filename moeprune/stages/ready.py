@@ -8,16 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from moeprune.stages.decode_words import DecodeWords
 from moeprune.stages.identify import OpenModel, check_unchanged
 from moeprune.stages.journal import Journal
 from moeprune.stages.larger import Larger, check_written, larger
 from moeprune.stages.measuring import Stop
+from moeprune.stages.number_type import number_type
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.together import Work
 from moeprune.stages.waves import wave_by_wave
 
 if TYPE_CHECKING:
+    from moeprune.observe.domains import Corpus
     from moeprune.observe.prefill import Due, Step
 
 
@@ -34,6 +38,31 @@ class Ready:
     opened: OpenModel
     live: Any
     large: Larger | None
+
+    def batch_tokens(
+        self, asked: int | None, corpora: Sequence[Corpus], *, journal: Journal, work: Work
+    ) -> int:
+        """Tokens of a batch.
+
+        Args:
+            asked: what the user says; None: nothing.
+            corpora: what is to be read.
+            journal: what an interrupted run read at once; it goes on so.
+            work: of this process; all read batches of one size.
+        """
+        from moeprune.observe.batch_size import DEFAULT, batch_size
+
+        if asked is not None:
+            return asked
+        size: int | None = journal.settled("batch size")
+        if size is None:
+            size = DEFAULT
+            if self.large is None and not work.spread:
+                layout, sharers = self.opened.layout, work.sharers
+                size = batch_size(self.live, corpora, layout=layout, sharers=sharers)
+        size = min(int(own[0]) for own in work.crew.gathered(np.array([size])))
+        journal.settle("batch size", size)
+        return size
 
     def passes(
         self,
@@ -73,48 +102,63 @@ def ready(
     opened: OpenModel,
     *,
     work: Work,
+    journal: Journal,
     memory: int | None,
     mode: str,
     words: DecodeWords,
     dtype: str,
     device: str | None,
     trust_remote_code: bool,
+    on_story: Callable[[str], None],
 ) -> Ready:
     """Load a model, or prepare to read it a layer at a time.
 
     Args:
         opened: its files.
         work: of this process.
+        journal: of the calibration; the type that the model computes in is settled in it.
         memory: bytes that the process may have; None: it is loaded where it fits.
         mode: of calibration.
         words: of decode mode.
-        dtype: see ``load_causal_lm``, as the others.
+        dtype: as the user names it.
         device: where to run.
         trust_remote_code: run Python files of the checkpoint.
+        on_story: told how the model is run, where that is not as it is stored.
 
     Raises:
         UsageError: it is to write, and is not loaded.
         MoePruneError: it cannot be loaded, or its files have changed.
     """
-    from moeprune.observe.load import check_device, load_causal_lm
+    from moeprune.observe.load import check_device, decoder_dtype, load_causal_lm
     from moeprune.observe.placed import check_fetched
     from moeprune.observe.spread import check_held
 
+    launch, place = work.crew.launch, check_device(device)
+    dtype = number_type(
+        opened.index,
+        dtype,
+        journal,
+        device=place,
+        memory=memory,
+        processes=launch.local_world,
+        agree=work.crew.agree,
+        on_story=on_story,
+    )
     how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    launch = work.crew.launch
     large = None
     if not work.spread:
-        place, near = check_device(device), launch.local_world
-        large = larger(opened, memory=memory, device=place, processes=near, **how)
+        large = larger(opened, memory=memory, device=place, processes=launch.local_world, **how)
     if large is not None:
         check_written(mode, words, why=large.why or "")
+        live = large.streamed.model
         check_unchanged(opened)
-        return Ready(opened=opened, live=large.streamed.model, large=large)
-    parts = launch.world if work.spread else 1
-    live = load_causal_lm(opened.index.path, device=device, expert_parallel=parts, **how)
-    check_unchanged(opened)
-    check_fetched(live, opened.layout)
-    if work.spread:
-        check_held(live, opened.layout, parts=parts)
-    check_numbers(opened.index, opened.layout, live)
-    return Ready(opened=opened, live=live, large=None)
+    else:
+        parts = launch.world if work.spread else 1
+        live = load_causal_lm(opened.index.path, device=device, expert_parallel=parts, **how)
+        check_unchanged(opened)
+        check_fetched(live, opened.layout)
+        if work.spread:
+            check_held(live, opened.layout, parts=parts)
+        check_numbers(opened.index, opened.layout, live)
+    journal.settle("number type", decoder_dtype(live))
+    return Ready(opened=opened, live=live, large=large)

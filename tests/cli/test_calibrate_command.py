@@ -60,3 +60,22 @@ def test_merge_says_which_shards_are_missing(
     assert main(["merge", parts[0], "-o", str(tmp_path / "m")]) == 0
     out, err = capsys.readouterr()
     assert "2 of 40" in out and err.startswith("warning: not whole: math lacks shards 1/20, ")
+
+
+def test_batch_tokens(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("\f".join(f"Text {i}." for i in range(40)))
+    domain = ["--domain", f"math={tmp_path / 'a.txt'}", "--device", "cpu"]
+    for size in ("0", "-1", "1.5", "all", ""):
+        arguments = ["calibrate", str(tiny("mixtral")), "-o", str(tmp_path / "no"), *domain]
+        assert main([*arguments, f"--batch-tokens={size}"]) == 2
+        err = capsys.readouterr().err
+        assert "--batch-tokens" in err and "Traceback" not in err
+    files = []
+    for size in ([], ["--batch-tokens", "auto"], ["--batch-tokens", "8192"]):
+        files.append(tmp_path / f"s{len(files)}")
+        arguments = ["calibrate", str(tiny("mixtral")), "-o", str(files[-1]), *domain]
+        assert main([*arguments, *size]) == 0
+    assert len({file.read_bytes() for file in files}) == 1
+    capsys.readouterr()
+    assert main(["merge", str(files[0]), str(files[2]), "-o", str(tmp_path / "m")]) == 2
+    assert "overlaps" in capsys.readouterr().err  # the same shard twice, not another setting

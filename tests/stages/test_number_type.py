@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 import moeprune
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.errors import StoppedError
-from moeprune.observe import compute_dtype, memory
+from moeprune.observe import compute_dtype
+from moeprune.observe.streamed import memory
+from moeprune.stages import ready as larger
+from moeprune.stages.larger import BESIDE
 from moeprune.stages.number_type import stored_type
 
 
@@ -57,9 +60,14 @@ def test_slow_numbers_are_computed_in_float32(
     assert len(said) == 1 and "--dtype float16 computes as stored" in said[0]
     assert run(half, text, dtype="float16") == ("float16", [])
     assert run(half, text, dtype="bfloat16") == ("bfloat16", [])
-    monkeypatch.setattr(memory, "free_memory", lambda _device: 1000)
-    dtype, said = run(half, text)
-    assert dtype == "float16" and "but float32 takes" in said[0]
+    size = CheckpointIndex.open(half).total_bytes
+    for there, due in {2.1: "float32", 1.5: "float16"}.items():
+        monkeypatch.setattr(memory, "allowed_memory", lambda it=there: BESIDE + int(it * size))
+        monkeypatch.setattr(larger, "larger", lambda *_, **__: None)  # of a few bytes more
+        dtype, said = run(half, text)
+        assert dtype == due and ("but float32 takes" in said[0]) == (due == "float16")
+    # One that is read a layer at a time in any case is read in the faster type.
+    assert run(half, text, memory="20GB")[0] == "float32"
     slow(monkeypatch, 1)
     assert run(half, text) == ("float16", [])
 
