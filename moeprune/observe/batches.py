@@ -109,6 +109,15 @@ def num_batches(corpus: Corpus, *, max_tokens: int) -> int:
     return sum(1 for _ in _groups(corpus, max_tokens))
 
 
+def batch_sizes(corpus: Corpus, *, max_tokens: int, share: Share = WHOLE) -> list[int]:
+    """Positions of each batch that :func:`batches` gives, padding included."""
+    return [
+        len(rows) * max(corpus.documents[row].size for row in rows)
+        for number, rows in enumerate(_groups(corpus, max_tokens))
+        if share.holds(number)
+    ]
+
+
 def _groups(corpus: Corpus, max_tokens: int) -> Iterator[list[int]]:
     """Rows of the documents of each batch."""
     for start in range(0, len(corpus.documents), _WINDOW):

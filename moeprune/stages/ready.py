@@ -18,7 +18,7 @@ from moeprune.stages.measuring import Stop
 from moeprune.stages.number_type import number_type
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.together import Work
-from moeprune.stages.waves import wave_by_wave
+from moeprune.stages.waves import Waves
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -87,8 +87,7 @@ class Ready:
         if self.large is None:
             layout = self.opened.layout
             return partial(one_by_one, self.live, layout=layout, batch_tokens=batch_tokens)
-        return partial(
-            wave_by_wave,
+        return Waves(
             self.large,
             batch_tokens=batch_tokens,
             output=output,

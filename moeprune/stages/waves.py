@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,65 +19,86 @@ from moeprune.stages.numbers import check_numbers
 
 if TYPE_CHECKING:
     from moeprune.observe.prefill import Due, Step
+    from moeprune.observe.streamed.probe import Probed
     from moeprune.observe.streamed.sizing import Sizing
 
 
-def wave_by_wave(
-    model: Larger,
-    due: Sequence[Due],
-    *,
-    batch_tokens: int,
-    output: Path | None,
-    journal: Journal,
-    on_story: Callable[[str], None],
-    stop: Stop,
-) -> Generator[Mapping[int, Step]]:
-    """Add to the sums of all domains; see :func:`moeprune.observe.prefill.one_by_one`.
+class Waves:
+    """Adds to the sums of all domains; see :func:`moeprune.observe.prefill.one_by_one`.
 
     Args:
         model: to be read a layer at a time.
-        due: the domains.
         batch_tokens: positions of a batch.
         output: what does not fit the memory lies in its folder meanwhile; None: in the system's
             temporary folder.
         journal: of the measuring, for messages.
         on_story: told what it will take.
         stop: asked after each layer.
-
-    Yields:
-        After each layer how far the wave has come, and after each wave what it added.
-
-    Raises:
-        StoppedError: ``stop`` said so; of the wave in progress nothing is kept.
-        UsageError: the memory is too little, or a file cannot be read.
-        MoePruneError: a weight is not there, or the model cannot be observed.
     """
-    from moeprune.observe.memory import small_caches
-    from moeprune.observe.prefill import Step, check_vocabulary
-    from moeprune.observe.streamed.passes import added, stages_of, waves_of
 
-    streamed = model.streamed
-    for item in due:
-        check_vocabulary(streamed.model, item.corpus)
-    if not due:
-        return
-    num_layers = sum(unit.layer for unit in streamed.units)
-    numbers = _Numbers(model)
-    where = None if output is None else output.parent
-    with small_caches(), tempfile.TemporaryDirectory(prefix=".moeprune-", dir=where) as made:
-        folder = Path(made)
-        sizing = _sized(model, due, batch_tokens, folder)
-        on_story(f"{model.why}: {sizing}" if model.why else str(sizing))
-        for jobs in waves_of(due, batch_tokens=batch_tokens, positions=sizing.positions):
+    def __init__(
+        self,
+        model: Larger,
+        *,
+        batch_tokens: int,
+        output: Path | None,
+        journal: Journal,
+        on_story: Callable[[str], None],
+        stop: Stop,
+    ) -> None:
+        self._model, self._batch_tokens = model, batch_tokens
+        self._folder = None if output is None else output.parent
+        self._journal, self._on_story, self._stop = journal, on_story, stop
+        self._numbers = _Numbers(model)
+        self._measure: Measure | None = None
+
+    def __call__(self, due: Sequence[Due]) -> Generator[Mapping[int, Step]]:
+        """Measure the batches that are due.
+
+        Yields:
+            After each layer how far the wave has come, and after each wave what it added.
+
+        Raises:
+            StoppedError: ``stop`` said so; of the wave in progress nothing is kept.
+            UsageError: the memory is too little, or a file cannot be read.
+            MoePruneError: a weight is not there, or the model cannot be observed.
+        """
+        from moeprune.observe.batches import batch_sizes
+        from moeprune.observe.memory import small_caches
+        from moeprune.observe.prefill import check_vocabulary
+
+        sizes: list[int] = []
+        for item in due:
+            check_vocabulary(self._model.streamed.model, item.corpus)
+            own = batch_sizes(item.corpus, max_tokens=self._batch_tokens, share=item.share)
+            sizes += own[item.skip :]
+        if not sizes:
+            return
+        with (
+            small_caches(),
+            tempfile.TemporaryDirectory(prefix=".moeprune-", dir=self._folder) as folder,
+        ):
+            yield from self._run(due, self._sized(due, sizes, Path(folder)), Path(folder))
+        check_unchanged(self._model.opened)  # it was read until now
+
+    def _run(
+        self, due: Sequence[Due], sizing: Sizing, folder: Path
+    ) -> Generator[Mapping[int, Step]]:
+        from moeprune.observe.prefill import Step
+        from moeprune.observe.streamed.passes import added, stages_of, waves_of
+
+        streamed = self._model.streamed
+        num_layers = sum(unit.layer for unit in streamed.units)
+        for jobs in waves_of(due, batch_tokens=self._batch_tokens, positions=sizing.positions):
             tokens = sum(job.batch.num_tokens for job in jobs)
             stages = stages_of(
                 streamed,
                 jobs,
                 [item.sums for item in due],
-                layout=model.opened.layout,
+                layout=self._model.opened.layout,
                 memory=sizing.activations,
                 folder=folder if sizing.spills else None,
-                meters=(numbers,),
+                meters=(self._numbers,),
             )
             through = 0
             with closing(stages):
@@ -84,10 +106,54 @@ def wave_by_wave(
                     through += stage.unit.layer
                     part = min(1.0, 0.99 * through / num_layers)
                     yield {jobs[0].domain: Step(batches=0, tokens=0, within=int(tokens * part))}
-                    if stop():
-                        raise _stopped(journal)
+                    if self._stop():
+                        raise _stopped(self._journal)
             yield added(jobs)
-    check_unchanged(model.opened)  # it was read until now
+
+    def _sized(self, due: Sequence[Due], sizes: Sequence[int], folder: Path) -> Sizing:
+        """The waves; what they are planned by is measured the first time, and told then."""
+        from moeprune.observe.streamed.sizing import sized
+
+        first = self._measure is None
+        if self._measure is None:
+            self._measure = _measure(self._model, due)
+        sizing = sized(
+            self._model.streamed,
+            self._measure.probed,
+            sizes,
+            memory=self._model.memory,
+            base=self._measure.base,
+            disk_free=shutil.disk_usage(folder).free // 2,
+        )
+        if first:
+            why = self._model.why
+            self._on_story(f"{why}: {sizing}" if why else str(sizing))
+        return sizing
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What waves are planned by.
+
+    Attributes:
+        base: bytes of memory without weights.
+        probed: what the first layers took.
+    """
+
+    base: int
+    probed: Probed
+
+
+def _measure(model: Larger, due: Sequence[Due]) -> Measure:
+    from moeprune.observe.streamed.memory import allowed_memory, used_memory
+    from moeprune.observe.streamed.probe import probe
+    from moeprune.observe.streamed.sizing import check_readable
+
+    base = used_memory()
+    check_readable(model.streamed, base=base, allowed=allowed_memory())
+    corpora = [item.corpus for item in due]
+    probed = probe(model.streamed, corpora, layout=model.opened.layout)
+    return Measure(max(base, used_memory()), probed)
 
 
 class _Numbers:
@@ -107,27 +173,6 @@ class _Numbers:
 
     def after(self, waiting: Any) -> None:
         """Nothing to see."""
-
-
-def _sized(model: Larger, due: Sequence[Due], batch_tokens: int, folder: Path) -> Sizing:
-    from moeprune.observe.streamed.memory import allowed_memory, used_memory
-    from moeprune.observe.streamed.probe import probe
-    from moeprune.observe.streamed.sizing import check_readable, sized
-
-    base = used_memory()
-    check_readable(model.streamed, base=base, allowed=allowed_memory())
-    corpora = [item.corpus for item in due]
-    probed = probe(model.streamed, corpora, layout=model.opened.layout)
-    return sized(
-        model.streamed,
-        probed,
-        corpora,
-        memory=model.memory,
-        base=max(base, used_memory()),
-        batch_tokens=batch_tokens,
-        disk_free=shutil.disk_usage(folder).free // 2,
-        processes=due[0].share.of,
-    )
 
 
 def _stopped(journal: Journal) -> StoppedError:

@@ -24,12 +24,14 @@ from streaming import (
 from tiny import FAMILIES, tiny_checkpoint
 
 from moeprune.errors import CheckpointError
+from moeprune.observe.batches import batch_sizes
 from moeprune.observe.domains import Corpus
 from moeprune.observe.prefill import Due
 from moeprune.observe.streamed import activations
 from moeprune.observe.streamed.frames import own_storages
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.passes import stages_of, waves_of
+from moeprune.observe.streamed.sizing import num_waves
 from moeprune.observe.streamed.units import Unit
 from moeprune.observe.streamed.wave import wave
 from moeprune.observe.sums import FoldedSums
@@ -190,6 +192,10 @@ def test_waves_hold_every_batch_once_in_order() -> None:
         assert [job.batch.number_B.tolist() for job in flat] == [
             job.batch.number_B.tolist() for job in whole
         ]
+        sizes = [job.batch.ids_BS.size for job in flat]
+        own = batch_sizes(due[0].corpus, max_tokens=50), batch_sizes(due[1].corpus, max_tokens=50)
+        assert sizes == [*own[0], *own[1][1:]]
+        assert num_waves(sizes, positions) == len(waves)
         for jobs in waves:
             assert len(jobs) == 1 or sum(job.batch.ids_BS.size for job in jobs) <= positions
 

@@ -35,12 +35,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def short_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several waves, of which each has a part in files."""
-    sized = waves._sized
+    sized = waves.Waves._sized
 
     def shorter(*arguments: Any) -> Any:
         return replace(sized(*arguments), positions=200, activations=0, spills=True)
 
-    monkeypatch.setattr(waves, "_sized", shorter)
+    monkeypatch.setattr(waves.Waves, "_sized", shorter)
 
 
 class After:
@@ -62,6 +62,7 @@ def run(model: Path, texts: dict[str, str], output: Path, **options: Any) -> Any
 def test_the_file_is_the_same(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
     story: list[str] = []
     reports: list[Any] = []
+    asked = After(0)
     run(tiny("deepseek_v3"), texts, tmp_path / "whole", on_story=story.append)
     assert story == []
     run(
@@ -71,10 +72,15 @@ def test_the_file_is_the_same(tiny: Any, texts: dict[str, str], tmp_path: Path) 
         memory="6GB",
         on_story=story.append,
         on_progress=reports.append,
+        stop=asked,
     )
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
     assert len(story) == 1
     assert re.search(r"in 6\.0 GB of memory: \d+ waves? of up to \d+ tokens, 266 kB read", story[0])
+    told = re.search(r"(\d+) waves? of", story[0])
+    assert told is not None
+    units = 5  # embeddings, layers, norm; and the end of the wave is one more question
+    assert -asked.left == int(told[1]) * (units + 1)
     assert [report.done for report in reports] == sorted(report.done for report in reports)
     assert reports[-1].done == reports[-1].total
     assert sorted(path.name for path in tmp_path.iterdir()) == ["waves", "whole"]
@@ -113,8 +119,8 @@ import dataclasses, json, sys, torch
 torch.set_num_threads(1)
 import moeprune
 from moeprune.stages import waves
-sized = waves._sized
-waves._sized = lambda *given: dataclasses.replace(sized(*given), positions=200)
+sized = waves.Waves._sized
+waves.Waves._sized = lambda *given: dataclasses.replace(sized(*given), positions=200)
 moeprune.calibrate(sys.argv[1], domains=json.loads(sys.argv[2]), output=sys.argv[3],
                    batch_tokens=60, device="cpu", memory="6GB")
 """
@@ -205,3 +211,13 @@ def test_stopped_in_the_first_wave(tiny: Any, texts: dict[str, str], tmp_path: P
     with pytest.raises(StoppedError, match="the first, so there is nothing to keep"):
         run(tiny("mixtral"), texts, tmp_path / "s", memory="6GB", stop=After(2))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_until_the_plan_is_stable(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    """Rounds of documents, each in waves; what it takes is measured and told once."""
+    story: list[str] = []
+    how: dict[str, Any] = {"stop_when_stable": 1.0, "batch_tokens": 40}
+    run(tiny("qwen3_moe"), texts, tmp_path / "whole", **how)
+    run(tiny("qwen3_moe"), texts, tmp_path / "waves", memory="6GB", on_story=story.append, **how)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
+    assert len(story) == 1

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeprune.errors import UsageError
-from moeprune.observe.domains import Corpus
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.probe import Probed
 
@@ -61,32 +60,26 @@ class Sizing:
 def sized(
     streamed: StreamedModel,
     probed: Probed,
-    corpora: Sequence[Corpus],
+    sizes: Sequence[int],
     *,
     memory: int,
     base: int,
-    batch_tokens: int,
     disk_free: int,
-    processes: int = 1,
 ) -> Sizing:
     """Plan the waves.
 
     Args:
         streamed: the model.
         probed: what its first layers took.
-        corpora: all that is to be measured.
+        sizes: positions of each batch that is to be run, in their order.
         memory: bytes that the process may have.
         base: bytes that it has without weights.
-        batch_tokens: positions of a batch, at most, or one document.
         disk_free: bytes that what waits may take on disk.
-        processes: that share the texts.
 
     Raises:
         UsageError: it cannot be done in this memory; the message names one in which it can.
     """
-    total = math.ceil(sum(corpus.num_tokens for corpus in corpora) / processes)
-    longest = max(ids.size for corpus in corpora for ids in corpus.documents)
-    batch = max(longest, min(batch_tokens, total))
+    total, batch = sum(sizes), max(sizes)
     unit, reading = streamed.largest
     weights = max(reading, math.ceil(unit + probed.inner * batch))
     due = math.ceil(base + weights + probed.held * batch / _PACKED)
@@ -106,18 +99,29 @@ def sized(
     wanted = min(total, read_seconds / _READING / max(token_seconds, 1e-12))
     spills = in_memory < wanted and activations < unit / 2
     most = min(wanted, in_memory + (disk_free / probed.held if spills else 0))
-    waves = math.ceil(total / max(batch, most))
+    most = max(batch, int(most))
+    waves = num_waves(sizes, most)
     return Sizing(
         memory=memory,
         activations=activations,
-        # Waves of one size, rather than a short one at the end.
-        positions=max(batch, math.ceil(total / waves)),
+        # As many waves, but of like size, rather than a short one at the end.
+        positions=min(most, math.ceil(total / waves) + batch),
         waves=waves,
         wave_bytes=wave_bytes,
         seconds=waves * read_seconds + total * token_seconds,
         reading_seconds=waves * read_seconds,
         spills=spills,
     )
+
+
+def num_waves(sizes: Sequence[int], positions: int) -> int:
+    """Waves that batches of these sizes make, see :func:`~.passes.waves_of`."""
+    waves, filled = 1, 0
+    for batch in sizes:
+        if filled and filled + batch > positions:
+            waves, filled = waves + 1, 0
+        filled += batch
+    return waves
 
 
 def check_readable(streamed: StreamedModel, *, base: int, allowed: int) -> None:

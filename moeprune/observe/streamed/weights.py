@@ -102,8 +102,14 @@ class Weights:
         for group in self._groups_of(unit):
             read = self._read_bytes(group)
             made = self._made_bytes(group)
-            # Stacked, and then the stacks put side by side; codes become numbers of four bytes.
-            most = max(most, loaded + (2 * made if read == made else read + 4 * made))
+            # Stacked, and then the stacks put side by side.
+            due = 2 * made
+            if self._built.plain and read != made:
+                # Codes stay until all are numbers; of codes smaller than a byte, readers make
+                # indices into a table (measured: 8 bytes a value).
+                values = self._values(group)
+                due = read + (made + 9 * values if values > read else made * 5 // 2)
+            most = max(most, loaded + due)
             loaded += made
         return max(most, loaded) + 2 * _PORTION
 
@@ -122,6 +128,10 @@ class Weights:
     def _made_bytes(self, group: Group) -> int:
         made = [self._absent[name] for name in group.targets if name in self._absent]
         return sum(tensor.numel() * tensor.element_size() for tensor in made)
+
+    def _values(self, group: Group) -> int:
+        made = [self._absent[name] for name in group.targets if name in self._absent]
+        return sum(tensor.numel() for tensor in made)
 
     def _portions(self, groups: Sequence[Group]) -> Iterator[list[str]]:
         keys: list[str] = []
