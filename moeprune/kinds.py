@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from moeprune.errors import OutputError
+
 # schema -> what such a file is, and who writes it
 _OURS = {
     "moeprune.stats": ("stats", "'moeprune calibrate'"),
@@ -28,6 +30,7 @@ _LINE = 4096
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")  # no text holds them
 _SCHEMA = re.compile(r"""["']?\bschema["']?\s*[:=]\s*["'](moeprune\.\w+)/""")
 _PARTS = ("weights of a model", "the config of a model", "the index of a model")
+_PRECIOUS = (*(noun for noun, _ in _OURS.values()), *_PARTS, "rows of JSON", "a table")
 _MODEL = "a folder with config.json and the weights, or an id ORG/NAME on the Hub"
 
 
@@ -65,6 +68,21 @@ def kind_of_json(body: object) -> str | None:
     if "weight_map" in body:
         return "the index of a model's weights"
     return "the config of a model" if "model_type" in body or "architectures" in body else None
+
+
+def check_replaced(path: Path, *, own: str) -> None:
+    """Fail where a result would take the place of a file of another kind: a slip of the hand.
+
+    Args:
+        path: where the result goes.
+        own: what it is, e.g. ``"a plan"``; an earlier one may be replaced.
+
+    Raises:
+        OutputError: what lies there is one of the kinds that take time to make.
+    """
+    kind = kind_of(path) or ""
+    if kind.startswith(_PRECIOUS) and not kind.startswith(own):
+        raise OutputError(f"{path} is {kind} and would be lost. Name another file, or remove it.")
 
 
 def not_a_model(path: Path) -> str:

@@ -12,6 +12,7 @@ from moeprune.core.budget import Budget
 from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import UsageError
+from moeprune.kinds import check_replaced
 from moeprune.stages import comparisons, findings
 from moeprune.stages.sensitivity import mesa_settings, text_volume
 
@@ -113,6 +114,8 @@ def _check_output(output: str | Path | None, inputs: Sequence[object]) -> None:
         raise UsageError(
             f"{output} is read here and would be lost; name another file for the analysis."
         )
+    if output is not None:
+        check_replaced(Path(output), own="an analysis")
 
 
 def _rounded(value: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from moeprune.core.merging import merge as merge_stats
 from moeprune.core.stats import CalibrationStats
+from moeprune.kinds import check_replaced
 
 
 def merge(paths: Sequence[str | Path], *, output: str | Path) -> CalibrationStats:
@@ -22,6 +23,7 @@ def merge(paths: Sequence[str | Path], *, output: str | Path) -> CalibrationStat
         UsageError: no file.
         OutputError: ``output`` cannot be written.
     """
+    check_replaced(Path(output), own="stats")
     merged = merge_stats([CalibrationStats.load(Path(path)) for path in paths])
     merged.save(Path(output))
     return merged

@@ -9,6 +9,7 @@ from typing import Any
 from moeprune.artefact import check_writable
 from moeprune.core.plan import PrunePlan
 from moeprune.errors import MoePruneError, UsageError
+from moeprune.kinds import check_replaced
 
 
 def check_outputs(
@@ -38,6 +39,7 @@ def check_outputs(
             raise UsageError(
                 f"{path} is read here and would be lost; name another file for the plan."
             )
+        check_replaced(path, own="a plan")
     for path in paths if folder is None else [folder]:
         check_writable(path)
 

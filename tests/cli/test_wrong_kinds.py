@@ -150,3 +150,44 @@ def test_a_wrong_kind_is_named(
             assert words in err, where
         assert any(hint in err for hint in way_out.split("|")), where
         assert sorted(job.rglob("*")) == before, where
+
+
+# What writes a file, and the kinds that it may replace: its own, and what takes no time to make.
+WRITERS = {
+    "plan stats.safetensors -o FILE --method reap --ratio 0.25": {"plan.json"},
+    "merge stats.safetensors -o FILE": {"stats.safetensors", "cut.safetensors"},
+    "analyse stats.safetensors -o FILE": {"analysis.json"},
+    "calibrate model -o FILE --overwrite --domain w=text.jsonl --length 4": {
+        "stats.safetensors",
+        "cut.safetensors",
+    },
+    "export model -o FILE --plan plan.json": set(),
+}
+CHEAP = {"out/README.md", "must.json", "text.txt", "empty", "binary", "cut.json", "missing"}
+
+
+@pytest.mark.parametrize("line", WRITERS)
+def test_no_file_of_another_kind_is_written_over(
+    line: str, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(job)
+    before = {path: path.read_bytes() for path in job.rglob("*") if path.is_file()}
+    for name, words in KINDS.items():
+        if name in WRITERS[line] | CHEAP | {"cut-header.safetensors", "cut-late.json"}:
+            continue
+        code = main([word.replace("FILE", str(job / name)) for word in line.split()])
+        out, err = capsys.readouterr()
+        where = f"{line} onto {name}: {err}"
+        assert (code, out, err.count("\n")) == (2, "", 1), where
+        folder_or_input = (job / name).is_dir() or "is read" in err or "itself" in err
+        assert folder_or_input or "exists" in err or words in err, where
+    assert {path: path.read_bytes() for path in job.rglob("*") if path.is_file()} == before
+
+
+def test_a_result_takes_the_place_of_an_earlier_one(job: Path, tmp_path: Path) -> None:
+    for old in ("plan.json", "cut-late.json", "text.txt", "empty"):
+        place = tmp_path / "p.json"
+        place.write_bytes((job / old).read_bytes())
+        stats = str(job / "stats.safetensors")
+        code = main(["plan", stats, "-o", str(place), "--method", "reap", "--ratio", "0.25"])
+        assert code == 0 and place.read_bytes() == (job / "plan.json").read_bytes(), old
