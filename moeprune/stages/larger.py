@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.sizes import parse_bytes
-from moeprune.errors import UsageError
+from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
 from moeprune.stages.decode_words import DecodeWords
 from moeprune.stages.identify import OpenModel
 
@@ -114,17 +114,17 @@ def larger(
     if memory is None and 8 * opened.index.total_bytes + BESIDE < room:
         return None
     folder = opened.index.path
-    streamed = StreamedModel.open(
-        folder,
-        {
-            name: Stored(folder / entry.file, entry.start, entry.info.dtype, entry.info.shape)
-            for name, entry in opened.index.entries.items()
-        },
-        layout=opened.layout,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
+    stored = {
+        name: Stored(folder / entry.file, entry.start, entry.info.dtype, entry.info.shape)
+        for name, entry in opened.index.entries.items()
+    }
+    how = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+    try:
+        streamed = StreamedModel.open(folder, stored, layout=opened.layout, **how)
+    except (CheckpointError, UnsupportedModelError):
+        if memory is not None:
+            raise
+        return None  # it may load, and if not, loading says why
     whole = streamed.total_bytes + BESIDE
     if memory is None and whole < room:
         return None
@@ -132,4 +132,5 @@ def larger(
     if memory is None:
         memory = int(_OF_FREE * allowed)
         why = f"loaded whole the model takes {size(whole)}, there are {size(room)}"
+    memory = min(memory, allowed)  # beyond a limit of the system the process would be ended
     return Larger(opened=opened, streamed=streamed, memory=memory, why=why)

@@ -196,3 +196,10 @@ def test_names_beside_the_rule_set_are_refused(own: Any, tmp_path: Path) -> None
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UnsupportedModelError, match="novelty"):
         inspect(path)
+
+
+def test_read_a_layer_at_a_time(model: Path, text: dict[str, str], tmp_path: Path) -> None:
+    how = {"domains": text, "gating": "sigmoid", "device": "cpu", **TRUST}
+    moeprune.calibrate(model, output=tmp_path / "whole", **how)
+    moeprune.calibrate(model, output=tmp_path / "waves", memory="6GB", **how)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()

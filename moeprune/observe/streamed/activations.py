@@ -42,8 +42,7 @@ class Activations:
         self._memory, self._folder = memory, folder
         self._moved: dict[int, list[_Moved]] = {}
         self._in_memory: dict[int, int] = {}
-        # The first pass never leaves the memory of the host. What it holds and another one holds
-        # too belongs to both, and must stay.
+        # The first pass is never moved. What it holds and another one holds too belongs to both.
         self._first: set[int] = set()
 
     def before(self, waiting: Pass) -> None:
@@ -65,14 +64,15 @@ class Activations:
         if waiting.wants is None:
             return
         held = own_storages(waiting.top)
-        if waiting.place == 0:
+        first = waiting.place == 0
+        if first:
             self._first = {storage._cdata for storage in held}
         size = sum(storage.nbytes() for storage in held)
         full = sum(self._in_memory.values()) + size > self._memory
-        to_file = full and waiting.place > 0 and self._folder is not None
+        to_file = full and not first and self._folder is not None
         self._in_memory[waiting.place] = 0 if to_file else size
         for number, storage in enumerate(held):
-            mine = waiting.place == 0 or storage._cdata not in self._first
+            mine = not first and storage._cdata not in self._first
             large = storage.nbytes() >= _SMALL
             if mine and large and (to_file or storage.device.type != "cpu"):
                 self._move(waiting.place, number, storage, to_file=to_file)

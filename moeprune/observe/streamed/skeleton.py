@@ -60,8 +60,9 @@ def skeleton(
     with (
         quiet(),
         foreign_errors(
-            f"{path}: transformers cannot build the model",
-            "Check that the files are complete and that this transformers knows the family.",
+            f"{path}: transformers cannot build the model without its weights",
+            "Check that the files are complete; if so, update transformers, or leave --memory out, "
+            "where the model fits.",
             error=CheckpointError,
             also=(ArithmeticError, AssertionError),
         ),
