@@ -72,11 +72,16 @@ def describe(report: Progress, *, seconds: float, since: int = 0) -> str:
         slow = report.unit != "bytes" and rate < 10  # a plan a minute is a rate too
         parts.append(f"{rate:.2f} {report.unit}/s" if slow else f"{_amount(rate, report.unit)}/s")
         if report.total:
-            left = max(0.0, (report.total - report.done) / rate)
-            parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
+            parts.append(f"{_clock((report.total - report.done) / rate)} left")
     if report.note:
         parts.append(report.note)
     return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _amount(value: float, unit: str) -> str:

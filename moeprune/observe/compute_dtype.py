@@ -49,7 +49,7 @@ def choose(stored: str, *, device: torch.device | None, bytes_wide: int, room: i
     slower = slowdown(stored, device)
     if slower < _SLOWER:
         return Choice("auto")
-    found = f"{stored} is {slower:.1f} times slower than float32 on this CPU"
+    found = f"{stored} takes {slower:.1f} times as long as float32 on this CPU"
     if device.type == "cuda":
         found = f"this GPU has no {stored} of its own"
     if bytes_wide // 2 <= room < bytes_wide:

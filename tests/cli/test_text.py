@@ -79,6 +79,9 @@ def test_table_aligns() -> None:
 def test_progress_says_rate_and_time_left() -> None:
     text = describe(Progress("calibrate math", 600, 1000, "tokens"), seconds=2.0, since=100)
     assert text == "calibrate math   60%  600 tokens  250 tokens/s  0:01 left"
+    for left, clock in {59: "0:59", 60: "1:00", 3599: "59:59", 3600: "1:00:00"}.items():
+        text = describe(Progress("export", 1, 1 + left, "files"), seconds=1.0)
+        assert text.endswith(f"  {clock} left")
     assert "GB" in describe(Progress("export", 2 * 10**9, 0, "bytes"), seconds=1.0)
 
 

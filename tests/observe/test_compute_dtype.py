@@ -26,13 +26,13 @@ def test_slow_numbers(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = choose(stored, device=CPU, bytes_wide=10**9, room=10**9)
     assert found.dtype == "float32"
     assert found.reason == (
-        f"computing in float32: {stored} is 4.6 times slower than float32 on this CPU. "
+        f"computing in float32: {stored} takes 4.6 times as long as float32 on this CPU. "
         f"--dtype {stored} computes as stored."
     )
     found = choose(stored, device=CPU, bytes_wide=10**9 + 1, room=10**9)
     assert found.dtype == "auto"
     assert found.reason == (
-        f"computing in {stored}: {stored} is 4.6 times slower than float32 on this CPU, but "
+        f"computing in {stored}: {stored} takes 4.6 times as long as float32 on this CPU, but "
         "float32 takes 1.0 GB and there are 1.0 GB."
     )
 
