@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -63,16 +64,19 @@ def test_gpus_are_asked(real: bool, slower: float, monkeypatch: pytest.MonkeyPat
 def test_the_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a processor that takes three times as long for one type, with now and then a hiccup."""
     calls: list[torch.dtype] = []
+    now = 100.0
 
     def linear(rows: torch.Tensor, weight: torch.Tensor) -> None:
+        nonlocal now
         assert rows.dtype == weight.dtype
         calls.append(rows.dtype)
         slow = 3 if rows.dtype == torch.float16 else 1
-        time.sleep(0.004 * slow + (0.05 if len(calls) in (2, 5) else 0))
+        now += 0.004 * slow + (0.05 if len(calls) in (1, 2, 5) else 0)
 
     monkeypatch.setattr(compute_dtype, "linear", linear)
-    assert 2 < slowdown("float16", CPU) < 4
-    assert len(set(calls)) == 2
+    monkeypatch.setattr(compute_dtype, "time", SimpleNamespace(perf_counter=lambda: now))
+    assert slowdown("float16", CPU) == pytest.approx(3)
+    assert calls[:4] == [torch.float32, torch.float16] * 2
 
 
 def test_here() -> None:
