@@ -11,6 +11,7 @@ from moeprune.core.progress import OnProgress, ignore, unheard
 from moeprune.core.stats import CalibrationStats
 from moeprune.stages import decoding
 from moeprune.stages.asking import ask
+from moeprune.stages.begun import check_outputs, engine, identity
 from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
@@ -23,7 +24,6 @@ from moeprune.stages.reading import Reading
 from moeprune.stages.ready import ready
 from moeprune.stages.texts import check_not_read, read_texts
 from moeprune.stages.together import Work
-from moeprune.stages.writable import check_writable
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -140,10 +140,8 @@ def calibrate(
     most = memory_asked(memory, mode, words, expert_parallel=expert_parallel)
     out = None if output is None else Path(output)
     outputs = [] if out is None else words.outputs(out, mode)
-    for path in outputs:
-        # What the model wrote is there before the stats are: an interrupted run has left it.
-        begun = resume and path != outputs[0] and work.own_file(written_file(outputs[0])).exists()
-        check_writable(path, overwrite=overwrite or begun)
+    if out is not None:
+        check_outputs(outputs, out, work=work, overwrite=overwrite, resume=resume)
     opened = crew.first_here(
         partial(
             open_calibratable,
@@ -182,7 +180,6 @@ def calibrate(
         work.check_begun(progress_file(out))
         work.check_begun(written_file(out))
     request = {
-        "model": opened.facts.fingerprint,
         "--mode": mode,
         "--dtype": dtype,
         "--batch-tokens": batch_tokens,
@@ -193,11 +190,15 @@ def calibrate(
         "--shard": list(shard),
         "--chat-template": chat_template,
         "--stop-when-stable": stop_when_stable,
+        "--gating": gating,
+        "--trust-remote-code": trust_remote_code,
         **work.request(),
         **words.request(),
     }
+    who = identity(opened)
     kept = None if out is None else work.own_file(progress_file(out))
-    journal = Journal.open(kept, request, resume=resume, agree=work.agreed)
+    whole = {**request, **who, **engine(device)}
+    journal = Journal.open(kept, whole, resume=resume, agree=work.agreed)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     how: dict[str, Any] = {
         "config": opened.index.config,
@@ -218,7 +219,7 @@ def calibrate(
         )
     texts_read = corpora if asked is None else asked.prompts
     work.check_same(
-        model=opened.facts.fingerprint,
+        model=who,
         # Not where the texts lie: another machine may have them elsewhere.
         options=[{**request, "--domain": None, "--generations": None}, length],
         text=[[text.name, text.sha256, text.total] for text in texts_read],
@@ -241,7 +242,7 @@ def calibrate(
         corpora, decoded = decoding.answered(
             asked,
             live,
-            fingerprint=opened.facts.fingerprint,
+            identity=who,
             tokenizer=tokenizer,
             seed=seed,
             batch_tokens=batch_tokens or DEFAULT,

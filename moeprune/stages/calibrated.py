@@ -52,7 +52,7 @@ def assembled(
             **provenance,
             "family": opened.origin,
             "config_sha256": sha256_bytes(opened.index.config_text.encode()),
-            "versions": _versions(),
+            "versions": versions(),
             **_attention(opened),
         },
     )
@@ -91,7 +91,8 @@ def _attention(opened: OpenModel) -> dict[str, list[str]]:
     return {} if kinds is None else {"attention": kinds}
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Program -> its version, of those that decide the sums."""
     return {
         "moeprune": moeprune.__version__,
         "torch": version("torch"),

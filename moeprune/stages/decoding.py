@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ def answered(
     asked: Asked,
     model: Any,
     *,
-    fingerprint: str,
+    identity: Mapping[str, str],
     tokenizer: Any,
     seed: int,
     batch_tokens: int,
@@ -51,7 +51,7 @@ def answered(
         done = _generated(
             asked,
             model,
-            fingerprint=fingerprint,
+            identity=identity,
             tokenizer=tokenizer,
             seed=seed,
             batch_tokens=batch_tokens,
@@ -79,7 +79,7 @@ def _generated(
     asked: Asked,
     model: Any,
     *,
-    fingerprint: str,
+    identity: Mapping[str, str],
     tokenizer: Any,
     seed: int,
     batch_tokens: int,
@@ -106,7 +106,7 @@ def _generated(
     )
     request = {
         **asdict(how),
-        "model": fingerprint,
+        "model": dict(identity),
         "ends": list(ends),
         "batch_tokens": batch_tokens,
         "dtype": str(model.dtype),

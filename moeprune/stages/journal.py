@@ -70,7 +70,7 @@ class Journal:
         self.path = path
         self.domains: dict[str, Measured] = {}
         self.curve: list[dict[str, Any]] = []
-        self._request = dict(request)
+        self._request = _as_read(request)
         self._settled: dict[str, Any] = {}
         self._saved = time.monotonic()
         self._cost = 0.0
@@ -112,6 +112,7 @@ class Journal:
         Raises:
             MismatchError: the run that is continued had another value.
         """
+        value = _as_read(value)
         if name in self._settled:
             self._check(name, self._settled[name], value)
         self._settled[name] = value
@@ -197,7 +198,10 @@ class Journal:
             ) from problem
         except StatsError as problem:
             raise StatsError(f"{problem} {way_out}") from problem
-        for name in sorted(begun.keys() | self._request.keys()):
+        # The model first: another one differs in more than its name.
+        for name in sorted(
+            begun.keys() | self._request.keys(), key=lambda name: (name != "model", name)
+        ):
             self._check(name, begun.get(name), self._request.get(name))
 
     def _check(self, name: str, begun: Any, now: Any) -> None:
@@ -205,6 +209,11 @@ class Journal:
             return
         said = f" ({begun!r} then, {now!r} now)"
         raise MismatchError(
-            f"{self.path} was begun with another {name}{said if len(said) < 120 else ''}. Give the "
-            "same options to go on, or --no-resume to begin anew."
+            f"{self.path} was begun with another {name}{said if len(said) < 120 else ''}. Go on "
+            "with the same, or give --no-resume to begin anew."
         )
+
+
+def _as_read(value: Any) -> Any:
+    """A value as it comes back from the file: a tuple is a list there."""
+    return parse_json(canonical_json(value))

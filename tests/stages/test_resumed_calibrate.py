@@ -248,10 +248,11 @@ while kills < 10:
     kills += not ended(child)
     resumed += any(work.glob("s.*progress"))
     if (work / "s").exists() or kills % 3 == 0:
-        assert (work / "s").exists() or ended(run(work / "s"))
+        late = (work / "s").exists()  # killed after the last write, before it tidied up
+        assert late or ended(run(work / "s"))
         assert (work / "s").read_bytes() == whole
         for path in work.glob("s*"):
-            assert path.name in ("s", "s.generations.jsonl"), path
+            assert late or path.name in ("s", "s.generations.jsonl"), path
             path.unlink()
 print(kills, resumed)
 """
