@@ -1,5 +1,7 @@
 """What is generated is up to date, links lead somewhere, and documented commands exist."""
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import moeprune
 from moeprune.cli.default_command import DefaultCommand
 from moeprune.cli.main import COMMANDS, cli
 
@@ -53,6 +56,16 @@ def test_commands_and_options_exist(page: Path) -> None:
         for word in words:
             if word.startswith("-"):
                 assert word.split("=")[0] in known | {"--help"}, f"{page.name}: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_calls_take_the_options_that_python_examples_give(page: Path) -> None:
+    for code in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+        for call in ast.walk(ast.parse(code)):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("moeprune."):
+                function = getattr(moeprune, ast.unparse(call.func).removeprefix("moeprune."))
+                options = {option.arg: None for option in call.keywords if option.arg}
+                inspect.signature(function).bind(*call.args, **options)
 
 
 def test_every_document_of_the_design_is_there() -> None:

@@ -27,6 +27,7 @@ Found = TypeVar("Found")
 Array = NDArray[Any]
 
 _LOOK = 0.05  # seconds between looks into the store
+_SHARE = 0.01  # of the time waited so far, what the next look may be late
 _STORE = "the process that keeps the launch together"
 _GRACE = 10.0  # seconds that the others get to notice a failure, before launchers end them
 _STOP_GRACE = 1.0  # the same where this one was stopped: so are the others, by their launcher
@@ -99,14 +100,15 @@ class Processes:
             return
         self._meetings += 1
         here = f"meeting {self._meetings}"
-        wait = _LOOK / 16
+        start, wait = time.monotonic(), _LOOK / 16
         with reached(_STORE):
             self._store.add(here, 1)
             while self._store.add(here, 0) < self.launch.world:
                 if self.poll():
                     raise ElsewhereError
                 time.sleep(wait)
-                wait = min(2 * wait, _LOOK)
+                # Who has waited for minutes need not look at once: hundreds may be waiting.
+                wait = min(2 * wait, max(_LOOK, _SHARE * (time.monotonic() - start)), 1.0)
             if self.launch.rank == 0:  # nobody asks after these any more
                 self._store.delete_key(f"meeting {self._meetings - 1}")
                 self._store.delete_key(f"wishes {self._meetings - 2}")
