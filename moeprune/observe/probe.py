@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.dispatch import looks_normalised
 from moeprune.observe.quiet import foreign_errors
-from moeprune.observe.sums import router_probabilities
+from moeprune.observe.scores import router_probabilities
 
 GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
 _TOKENS = 64

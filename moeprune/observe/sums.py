@@ -20,32 +20,7 @@ from moeprune.core.layout import MoeLayout
 from moeprune.core.stats import FIELDS, FOLDS
 from moeprune.errors import CheckpointError, StatsError, UnsupportedModelError
 from moeprune.observe.open_batch import OpenBatch
-
-
-def router_probabilities(logits_TE: Tensor, *, gating: str) -> Tensor:
-    """The router's scores, normalised over all experts of the layer. (T, E) float32 or wider.
-
-    Args:
-        logits_TE: what the router's projection gives, any float type.
-        gating: ``"softmax"``: softmax of all logits, also where the model takes the softmax of the
-            chosen ones only; ``"sigmoid"`` and ``"sqrtsoftplus"``: score / Σ scores.
-    """
-    logits_TE = widened(logits_TE)
-    # score / Σ score is the softmax of log score, which neither over- nor underflows.
-    if gating == "sigmoid":
-        logits_TE = torch.nn.functional.logsigmoid(logits_TE)
-    elif gating == "sqrtsoftplus":
-        softplus_TE = torch.nn.functional.softplus(logits_TE)
-        # log softplus(x) -> x for very negative x, where softplus(x) itself is rounded to 0.
-        logits_TE = 0.5 * torch.where(logits_TE < -20, logits_TE, softplus_TE.log())
-    else:
-        assert gating == "softmax", gating
-    return torch.softmax(logits_TE, dim=-1)
-
-
-def widened(values: Tensor) -> Tensor:
-    """At least float32: sums and norms of half-precision numbers need more than their own bits."""
-    return values if values.dtype == torch.float64 else values.float()
+from moeprune.observe.scores import router_probabilities
 
 
 class FoldedSums:

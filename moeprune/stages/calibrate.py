@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 from moeprune.core.progress import OnProgress, ignore, unheard
 from moeprune.core.stats import CalibrationStats
 from moeprune.stages import decoding
-from moeprune.stages.asking import ask
 from moeprune.stages.begun import check_outputs, engine, identity
 from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
 from moeprune.stages.enough import check_stable
+from moeprune.stages.gathered import gather
 from moeprune.stages.joined import together
 from moeprune.stages.journal import Journal, progress_file
 from moeprune.stages.larger import memory_asked
-from moeprune.stages.measuring import Stop, measured, never
-from moeprune.stages.reading import Reading
+from moeprune.stages.measuring import Stop, never
+from moeprune.stages.placing import check_place
 from moeprune.stages.ready import ready
-from moeprune.stages.texts import check_not_read, read_texts
+from moeprune.stages.summed import summed
+from moeprune.stages.texts import check_not_read, named_sources
 from moeprune.stages.together import Work
 
 if TYPE_CHECKING:
-    from moeprune.observe.domains import Corpus
     from moeprune.observe.processes import Processes
 
 
@@ -152,26 +152,21 @@ def calibrate(
             trust_remote_code=trust_remote_code,
         )
     )
-    from moeprune.observe import domains as texts
     from moeprune.observe.batch_size import DEFAULT
-    from moeprune.observe.batches import check_batch_tokens
-    from moeprune.observe.load import check_config, check_device, check_dtype, decoder_dtype
-    from moeprune.observe.placed import device_of, num_gpus
-    from moeprune.observe.recipe import read_recipe
-    from moeprune.observe.spread import check_spread
-    from moeprune.observe.sums import FoldedSums
+    from moeprune.observe.load import check_config, decoder_dtype
     from moeprune.observe.tokenizer import load_tokenizer
 
     if stop_when_stable is not None:
         check_stable(stop_when_stable, opened.facts, mode=mode, shard=shard)
-    check_dtype(dtype)
-    check_spread(opened.layout, parts=expert_parallel, world=crew.launch.world, device=device)
-    device = device_of(crew.launch, device, gpus=num_gpus())
-    check_device(device)
-    check_batch_tokens(DEFAULT if batch_tokens is None else batch_tokens)
-    if recipe is not None:
-        domains, samples = read_recipe(recipe, domains=domains, samples=samples)
-    sources = {} if words.generations else texts.named_domains(domains)
+    device = check_place(
+        opened.layout,
+        crew.launch,
+        dtype=dtype,
+        device=device,
+        expert_parallel=expert_parallel,
+        batch_tokens=batch_tokens,
+    )
+    sources, samples = named_sources(words, domains=domains, recipe=recipe, samples=samples)
     folder = opened.index.path
     for path in outputs:
         check_not_read(path, opened.index, [*sources.values(), *map(str, words.files())])
@@ -208,21 +203,19 @@ def calibrate(
         "seed": seed,
         "shard": shard,
     }
-    asked = None
-    corpora: list[Corpus]
-    if mode == "decode":
-        asked = ask(words, sources=sources, on_warning=on_warning, **how)
-        length = asked.length
-    else:
-        corpora, length = read_texts(
-            sources, chat_template=chat_template, on_warning=on_warning, **how
-        )
-    texts_read = corpora if asked is None else asked.prompts
+    text = gather(
+        sources,
+        mode=mode,
+        words=words,
+        chat_template=chat_template,
+        on_warning=on_warning,
+        **how,
+    )
     work.check_same(
         model=who,
         # Not where the texts lie: another machine may have them elsewhere.
-        options=[{**request, "--domain": None, "--generations": None}, length],
-        text=[[text.name, text.sha256, text.total] for text in texts_read],
+        options=[{**request, "--domain": None, "--generations": None}, text.length],
+        text=text.identity,
     )
     made = ready(
         opened,
@@ -236,12 +229,12 @@ def calibrate(
         trust_remote_code=trust_remote_code,
         on_story=on_story,
     )
-    live = made.live
+    corpora = list(text.corpora)
     decoded: dict[str, Any] = {}
-    if asked is not None:
+    if text.asked is not None:
         corpora, decoded = decoding.answered(
-            asked,
-            live,
+            text.asked,
+            made.live,
             identity=who,
             tokenizer=tokenizer,
             seed=seed,
@@ -252,23 +245,19 @@ def calibrate(
             on_progress=on_progress,
             work=work,
         )
-    reading = Reading.of(opened.facts, corpora, stable=stop_when_stable, seed=seed, journal=journal)
-    work.go_on(journal)
-    size = made.batch_tokens(batch_tokens, corpora, journal=journal, work=work)
-    common: dict[str, Any] = {"journal": journal, "stop": stop}
-    arrays = measured(
-        reading.rounds,
-        passes=made.passes(batch_tokens=size, output=out, on_story=on_story, **common),
-        share=work.share(reading.rounds, batch_tokens=size),
-        sums=partial(FoldedSums.of, opened.layout, part=work.part),
+    reading, arrays = summed(
+        made,
+        corpora,
+        stable=stop_when_stable,
+        seed=seed,
+        batch_tokens=batch_tokens,
+        output=out,
+        journal=journal,
+        work=work,
+        stop=stop,
         on_progress=on_progress,
-        **common,
-        look=None if stop_when_stable is None else lambda sums: reading.look(work.added(sums)),
-        note=reading.note if crew.launch.world == 1 else None,  # it is of all of the sums
+        on_story=on_story,
     )
-    if crew.launch.world > 1:
-        journal.save()  # another process may fail while this one waits for it
-        arrays = work.added(arrays)
     with journal.sound():
         stats = assembled(
             opened,
@@ -276,8 +265,8 @@ def calibrate(
             arrays,
             {
                 "mode": mode,
-                "dtype": decoder_dtype(live),
-                "length": length,
+                "dtype": decoder_dtype(made.live),
+                "length": text.length,
                 "samples": samples,
                 "seed": seed,
                 **({} if chat_template else {"chat_template": "off"}),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.errors import OutputError
+from moeprune.stages.decode_words import DecodeWords
 
 if TYPE_CHECKING:
     from moeprune.observe.domains import Corpus
@@ -50,6 +51,32 @@ def read_texts(
     if on_warning is not None and (warning := length_warning(corpora, length)):
         on_warning(warning)
     return corpora, length
+
+
+def named_sources(
+    words: DecodeWords,
+    *,
+    domains: Mapping[str, str] | Sequence[str] | None,
+    recipe: str | Path | None,
+    samples: int | None,
+) -> tuple[dict[str, str], int | None]:
+    """Domain -> source, and documents of a domain; none where a file holds all of it.
+
+    Args:
+        words: of decode mode.
+        domains: as calibrate is given them.
+        recipe: a file of domains, in place of them.
+        samples: documents of a domain; a recipe may say it instead.
+
+    Raises:
+        MoePruneError: the recipe or a domain does not serve.
+    """
+    from moeprune.observe.domains import named_domains
+    from moeprune.observe.recipe import read_recipe
+
+    if recipe is not None:
+        domains, samples = read_recipe(recipe, domains=domains, samples=samples)
+    return {} if words.generations else named_domains(domains), samples
 
 
 def check_not_read(output: Path, index: CheckpointIndex, sources: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ from router_reference import chosen_by, weights_by
 
 import moeprune
 from moeprune.core.stats import FIELDS
-from moeprune.observe.sums import router_probabilities
+from moeprune.observe.scores import router_probabilities
 from moeprune.stages.identify import open_model
 
 TEXTS = (

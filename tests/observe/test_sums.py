@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from moeprune.core.stats import FIELDS, FOLDS
 from moeprune.errors import StatsError, UnsupportedModelError
-from moeprune.observe.sums import FoldedSums, router_probabilities
+from moeprune.observe.scores import router_probabilities
+from moeprune.observe.sums import FoldedSums
 
 
 @given(

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
-from moeprune.observe.sums import FoldedSums, widened
+from moeprune.observe.scores import widened
+from moeprune.observe.sums import FoldedSums
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ from moeprune.errors import UnsupportedModelError
 from moeprune.observe.dispatch import Routed, looks_normalised
 from moeprune.observe.layers import MoeLayer
 from moeprune.observe.observers.function import dispatched
-from moeprune.observe.sums import FoldedSums, widened
+from moeprune.observe.scores import widened
+from moeprune.observe.sums import FoldedSums
 
 
 @contextlib.contextmanager
