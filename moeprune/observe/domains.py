@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeprune.errors import DomainError, UsageError
-from moeprune.observe.rows import Document, Source
+from moeprune.observe.distinct import Source
+from moeprune.observe.rows import Document
 from moeprune.observe.sources import BUILTIN, builtin_names, read_source, streamed
 from moeprune.observe.tokenizer import encode, encode_running
 
@@ -175,7 +176,7 @@ def read_corpus(
     else:
         if streamed(source):  # the stream was drawn from while it was read
             samples, skip = None, 0
-        chosen = [read.documents[row] for row in drawn(len(read.documents), samples, seed, skip)]
+        chosen = read.take(drawn(read.total, samples, seed, skip))
         how = {"tokenizer": tokenizer, "length": length, "chat_template": chat_template}
         documents = _encoded(chosen, **how)
     if not documents:
@@ -197,15 +198,16 @@ def check_draw(*, length: int, samples: int | None, seed: int) -> None:
         raise UsageError(f"--seed {seed} is out of range; use 0 to {_SEEDS - 1}.")
 
 
-def _encoded(chosen: Sequence[Document], **how: Any) -> list[Ids]:
-    encoded = [encode(document, **how) for document in chosen]
+def _encoded(chosen: Iterable[Document], **how: Any) -> list[Ids]:
+    # Copies, since what is cut off would stay in memory beside a view.
+    encoded = (encode(document, **how).copy() for document in chosen)
     return [ids for ids in encoded if ids.size]
 
 
-def drawn(available: int, samples: int | None, seed: int, skip: int = 0) -> list[int]:
+def drawn(available: int, samples: int | None, seed: int, skip: int = 0) -> Sequence[int]:
     """Which of ``available`` documents are taken: at most ``samples``, in their order."""
     if not skip and (samples is None or samples >= available):
-        return list(range(available))
+        return range(available)
     # RandomState, because numpy promises its stream for ever; a Generator's may change.
     taken = np.random.RandomState(seed).permutation(available)[skip:][:samples]
     return sorted(int(row) for row in taken)

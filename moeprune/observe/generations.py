@@ -21,7 +21,8 @@ from moeprune.observe.domains import Ids, check_draw, drawn, named_domains, sha2
 from moeprune.observe.generate import Completion
 from moeprune.observe.prompts import Prompts, check_prompt
 from moeprune.observe.rows import Document, row_prompt, row_string
-from moeprune.observe.sources import jsonl_rows, split_name
+from moeprune.observe.sources import split_name
+from moeprune.observe.textfiles import jsonl_rows
 from moeprune.observe.tokenizer import encode_answer, encode_question
 
 _PROMPT = ("prompt_ids", "prompt_token_ids")

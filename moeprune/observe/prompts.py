@@ -32,7 +32,7 @@ class Prompts:
         total: prompts of the whole domain.
         numbers: number of each prompt in the whole domain.
         ids: int32 token ids of each, none empty.
-        documents: what they were made of, where that is one document each, else None.
+        documents: the chat or prompt each was made of, None where it is a text's beginning.
         shard: ``(index, of)``.
         duplicates: documents of the source that were left out, being equal to an earlier one.
     """
@@ -110,15 +110,14 @@ def read_prompts(
         return ids[: min(max(1, ids.size // 2), room) if prompt_length is None else prompt_length]
 
     found: list[tuple[Ids, Document | None]] = []
-    long = 0
+    long = halves = 0
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
         found = [(head(pieces[row]), None) for row in drawn(len(pieces), samples, seed)]
     else:
         # A stream was drawn from while it was read.
         most = None if streamed(source) else samples
-        for row in drawn(len(read.documents), most, seed):
-            document = read.documents[row]
+        for document in read.take(drawn(read.total, most, seed)):
             ids = encode_question(
                 document,
                 tokenizer=tokenizer,
@@ -130,10 +129,12 @@ def read_prompts(
                 continue
             if document.whole:
                 check_prompt(ids, document.where, room)
-            found.append((ids if document.whole else head(ids), document))
+                found.append((ids, document))
+            else:  # a copy, since what is cut off would stay in memory beside a view
+                found.append((head(ids).copy(), None))
+                halves += prompt_length is None and ids.size > 0
     found = [(ids, document) for ids, document in found if ids.size]
     column = columns_named(source)
-    halves = prompt_length is None and any(d is not None and not d.whole for _, d in found)
     if on_warning is not None and halves and column not in (None, "text"):
         on_warning(
             f"domain {name!r}: of each text of column {column!r} the first half is the prompt. "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,64 +35,6 @@ class Document:
     def blank(self) -> bool:
         """Nothing but white space, or no message."""
         return not (self.text.strip() if isinstance(self.text, str) else self.text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a SOURCE holds.
-
-    Attributes:
-        name: how stats name it: ``builtin:math``, ``hf:…``, or a file's name without its folder, so
-            that the same file gives the same bytes wherever it lies.
-        documents: in the source's order, none of them blank, no two of them equal.
-        running: the file is one running text, which is cut into documents of equal length.
-        duplicates: documents left out because an earlier one is exactly equal.
-    """
-
-    name: str
-    documents: tuple[Document, ...]
-    running: bool = False
-    duplicates: int = 0
-
-
-def source_of(name: str, documents: Iterable[Document], where: object, **how: bool) -> Source:
-    """A source of those documents that are neither blank nor equal to an earlier one.
-
-    Raises:
-        DomainError: none is left.
-    """
-    distinct = Distinct()
-    kept = tuple(document for document in documents if distinct.takes(document))
-    if not kept:
-        raise DomainError(f"{where} holds no document. Give it at least one line of text.")
-    return Source(name=name, documents=kept, duplicates=distinct.dropped, **how)
-
-
-class Distinct:
-    """Remembers the documents it was shown.
-
-    Attributes:
-        dropped: documents that were equal to an earlier one.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()  # hashes: the texts themselves may fill the memory
-        self.dropped = 0
-
-    def takes(self, document: Document) -> bool:
-        """Whether it holds text that no document before it held."""
-        if document.blank:
-            return False
-        text = document.text
-        # A text, a prompt and a chat are never equal: the first sign tells them apart.
-        kind = "p" if document.whole else "t"
-        key = f"{kind}{text}" if isinstance(text, str) else f"m{json.dumps(text, sort_keys=True)}"
-        digest = hashlib.sha256(key.encode()).digest()
-        if digest in self._seen:
-            self.dropped += 1
-            return False
-        self._seen.add(digest)
-        return True
 
 
 def row_text(row: Any, where: str, *, table: bool = False) -> str | Messages:

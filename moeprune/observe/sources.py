@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import itertools
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from moeprune.artefact import read_json
 from moeprune.errors import DomainError, UsageError
 from moeprune.kinds import kind_of
-from moeprune.observe.rows import Document, Source, row_question, row_text, source_of
+from moeprune.observe.distinct import Numbers, Source, picked, source_of, source_of_file
+from moeprune.observe.rows import Document, row_question, row_text
 from moeprune.observe.tables import HUB, parquet_path, read_hub, read_parquet
+from moeprune.observe.textfiles import numbered_rows, parts_of, text_of
 from moeprune.packaged import calibration_folder
 from moeprune.plugins import known
 
 BUILTIN = "builtin:"
-
-_ONE_A_LINE = "Write one object a line."
 
 
 def read_source(
@@ -56,7 +56,7 @@ def read_source(
         return read_parquet(source, prompts=prompts)
     path = Path(source)
     if path.suffix == ".jsonl":
-        return source_of(path.name, _jsonl(path, prompts=prompts), path)
+        return source_of_file(path.name, partial(_jsonl, path, prompts=prompts), path)
     if path.suffix == ".txt":
         return _plain_text(path)
     kind = kind_of(path) if source else None
@@ -100,7 +100,8 @@ def _builtin(name: str) -> Source:
     if entry.get("kind") == "stdlib":
         documents = _standard_library(entry["modules"])
     else:
-        documents = _jsonl(calibration_folder() / str(entry.get("file", f"{name}.jsonl")))
+        path = calibration_folder() / str(entry.get("file", f"{name}.jsonl"))
+        documents = (document for _, document in _jsonl(path))
     return source_of(f"{BUILTIN}{name}", documents, f"{BUILTIN}{name}")
 
 
@@ -113,18 +114,30 @@ def _standard_library(modules: Sequence[str]) -> list[Document]:
         # Modules come and go between Python versions: the ones that are here serve.
         for path in (stem.with_name(stem.name + ".py"), stem / "__init__.py"):
             if path.is_file():
-                found.append(Document(text=_read(path), where=module))
+                found.append(Document(text=text_of(path), where=module))
                 break
     return found
 
 
 def _plain_text(path: Path) -> Source:
-    parts = _read(path).split("\f")
-    documents = [
-        Document(text=part, where=f"{path}, part {number}")
-        for number, part in enumerate(parts, start=1)
-    ]
-    return source_of(path.name, documents, path, running=len(parts) == 1)
+    parts = parts_of(path)
+    first = [next(parts)]
+    second = list(itertools.islice(parts, 1))
+    if second and path.is_file():
+        del first, second, parts
+        return source_of_file(path.name, partial(_text_parts, path), path)
+    texts = enumerate(itertools.chain(first, second, parts), start=1)
+    documents = (_part(path, number, text) for number, text in texts)
+    return source_of(path.name, documents, path, running=not second)
+
+
+def _text_parts(path: Path, only: Numbers | None = None) -> Iterator[tuple[int, Document]]:
+    for number, part in picked(parts_of(path), only):
+        yield number, _part(path, number, part)
+
+
+def _part(path: Path, number: int, text: str) -> Document:
+    return Document(text=text, where=f"{path}, part {number}")
 
 
 def split_name(text: str) -> tuple[str | None, Path]:
@@ -135,81 +148,11 @@ def split_name(text: str) -> tuple[str | None, Path]:
     return name.strip(), Path(file)
 
 
-def _jsonl(path: Path, *, prompts: bool = False) -> Iterator[Document]:
-    for row, where in jsonl_rows(path):
-        yield (
-            row_question(row, where)
-            if prompts
-            else Document(text=row_text(row, where), where=where)
-        )
-
-
-def jsonl_rows(path: Path) -> Iterator[tuple[Any, str]]:
-    """What stands in each line of a JSONL file, and its place; one line in memory at a time.
-
-    Raises:
-        DomainError: the file is missing or no JSONL.
-    """
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except RecursionError:
-            raise DomainError(f"{where} is not JSON (nested too deep). {_ONE_A_LINE}") from None
-        except ValueError as problem:  # no JSON, or a number of 5,000 digits
-            reason = getattr(problem, "msg", None) or str(problem).partition(";")[0]
-            reason += f"){_but(path)}. {_ONE_A_LINE}"
-            raise DomainError(f"{where} is not JSON ({reason}") from None
-        yield row, where
-
-
-def _lines(path: Path) -> Iterator[str]:
-    offset = 0
-    with _readable(path), path.open("rb") as file:
-        for data in file:
-            try:
-                line = data.decode("utf-8-sig" if offset == 0 else "utf-8")
-            except UnicodeDecodeError as problem:
-                raise _no_text(path, offset + problem.start) from None
-            offset += len(data)
-            # Not splitlines(): JSON strings may hold U+2028 and its like, no ends of lines here.
-            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
-
-
-def _read(path: Path) -> str:
-    with _readable(path):
-        try:
-            return path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as problem:
-            raise _no_text(path, problem.start) from None
-
-
-def _no_text(path: Path, byte: int) -> DomainError:
-    kind = kind_of(path) or "a file"
-    return DomainError(
-        f"{path} is {kind}, not UTF-8 text (byte {byte}). Convert it, or name a .jsonl or .txt "
-        "file."
-    )
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """One line of our own where a file cannot be read."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DomainError(f"{path} does not exist; name a .jsonl or .txt file.") from None
-    except IsADirectoryError:
-        kind = kind_of(path) or "a folder"
-        raise DomainError(f"{path} is {kind}; name a .jsonl or .txt file.") from None
-    except (OSError, ValueError) as problem:  # ValueError: a path with a NUL
-        reason = getattr(problem, "strerror", None) or problem
-        raise DomainError(f"{path} cannot be read: {reason}.") from problem
-
-
-def _but(path: Path) -> str:
-    """What a file is that was taken for rows, where that is known."""
-    kind = kind_of(path)
-    return f": {path.name} is {kind}" if kind not in (None, "rows of JSON") else ""
+def _jsonl(
+    path: Path, only: Numbers | None = None, *, prompts: bool = False
+) -> Iterator[tuple[int, Document]]:
+    for number, row, where in numbered_rows(path, only):
+        if prompts:
+            yield number, row_question(row, where)
+        else:
+            yield number, Document(text=row_text(row, where), where=where)

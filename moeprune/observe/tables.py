@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from moeprune.errors import DomainError, UsageError
+from moeprune.observe.distinct import Distinct, Numbers, Source, held, source_of_file
 from moeprune.observe.quiet import foreign_errors
 from moeprune.observe.rows import (
-    Distinct,
     Document,
-    Source,
     column_question,
     column_text,
     columns_of,
     row_has_text,
-    source_of,
 )
 
 HUB = "hf:"
@@ -62,15 +62,18 @@ def read_parquet(source: str, *, prompts: bool = False) -> Source:
         import pyarrow.parquet
     except ImportError:
         raise UsageError(_needs(source, "pyarrow")) from None
-    name = path.name if columns is None else f"{path.name}:{columns}"
-    with (
-        foreign_errors(f"{path} cannot be read as parquet", "Write it again.", error=DomainError),
-        pyarrow.parquet.ParquetFile(path) as file,
-    ):
-        wanted = _wanted(file.schema_arrow.names, columns, path, path.name, prompts=prompts)
-        rows = _parquet_rows(file, wanted, path)
-        documents = (_document(row, columns, where, prompts=prompts) for row, where in rows)
-        return source_of(name, documents, path)
+
+    def read(only: Numbers | None) -> Iterator[tuple[int, Document]]:
+        problem = foreign_errors(
+            f"{path} cannot be read as parquet", "Write it again.", error=DomainError
+        )
+        with problem, pyarrow.parquet.ParquetFile(path) as file:
+            wanted = _wanted(file.schema_arrow.names, columns, path, path.name, prompts=prompts)
+            for number, row in _parquet_rows(file, wanted, only):
+                where = f"{path}, row {number}"
+                yield number, _document(row, columns, where, prompts=prompts)
+
+    return source_of_file(path.name if columns is None else f"{path.name}:{columns}", read, path)
 
 
 def _document(row: Any, columns: str | None, where: str, *, prompts: bool) -> Document:
@@ -98,14 +101,33 @@ def _wanted(
     return wanted
 
 
-def _parquet_rows(file: Any, wanted: list[str], path: Path) -> Iterator[tuple[Any, str]]:
-    number, groups = 0, range(file.metadata.num_row_groups)
-    size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+def _parquet_rows(
+    file: Any, wanted: list[str], only: Numbers | None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows with their numbers, from 1 on; row groups without one in ``only`` are not read."""
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups)
     rows = max(1, min(1024, _BATCH * file.metadata.num_rows // max(1, size)))
-    for batch in file.iter_batches(batch_size=rows, columns=wanted):
-        for row in batch.to_pylist():
-            number += 1
-            yield row, f"{path}, row {number}"
+    at = 0
+    for index, group in enumerate(groups):
+        end = at + group.num_rows
+        if len(_inside(only, at, end)):
+            for batch in file.iter_batches(batch_size=rows, row_groups=[index], columns=wanted):
+                inside = _inside(only, at, at + batch.num_rows)
+                found = batch.to_pylist() if len(inside) else []
+                for row in inside:
+                    yield at + row + 1, found[row]
+                at += batch.num_rows
+        at = end
+
+
+def _inside(only: Numbers | None, at: int, end: int) -> Sequence[int]:
+    """Which rows of a table from row ``at`` to ``end`` are wanted, counted from ``at``."""
+    if only is None:
+        return range(end - at)
+    first, last = np.searchsorted(only, (at, end), side="right")
+    inside: list[int] = (only[first:last] - at - 1).tolist()
+    return inside
 
 
 def read_hub(
@@ -160,7 +182,7 @@ def read_hub(
                 break
     if len(kept) <= skip:
         raise DomainError(f"{source} holds no document after the first {skip}. Take fewer.")
-    return Source(name=source, documents=tuple(kept[skip:]), duplicates=distinct.dropped)
+    return held(source, kept[skip:], duplicates=distinct.dropped)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprune.errors import DomainError, MoePruneError, UsageError
-from moeprune.observe.sources import builtin_names, jsonl_rows, read_source
+from moeprune.observe.sources import builtin_names, read_source
+from moeprune.observe.textfiles import jsonl_rows
 
 
 def texts(path: Path | str) -> list[object]:
