@@ -27,6 +27,8 @@ HUB = "hf:"
 SHUFFLED = 10_000
 # Bytes of a table that are rows in memory at a time.
 _BATCH = 2**24
+# Bytes of a column that are read at a time.
+_BUFFER = 2**20
 
 _PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<columns>[^:/\\]+))?", re.DOTALL)
 _HUB = re.compile(
@@ -67,7 +69,9 @@ def read_parquet(source: str, *, prompts: bool = False) -> Source:
         problem = foreign_errors(
             f"{path} cannot be read as parquet", "Write it again.", error=DomainError
         )
-        with problem, pyarrow.parquet.ParquetFile(path) as file:
+        # By default all of a row group is read at once, and one may be the whole file.
+        piecewise = {"pre_buffer": False, "buffer_size": _BUFFER}
+        with problem, pyarrow.parquet.ParquetFile(path, **piecewise) as file:
             wanted = _wanted(file.schema_arrow.names, columns, path, path.name, prompts=prompts)
             for number, row in _parquet_rows(file, wanted, only):
                 where = f"{path}, row {number}"
