@@ -27,6 +27,7 @@ from moeprune.architectures import (
     stated_experts,
 )
 from moeprune.cli.inspect_text import inspect_text
+from moeprune.core.facts import ModelFacts
 from moeprune.errors import CheckpointError, MoePruneError, UnsupportedModelError
 from moeprune.observe.infer import ConfigKeys, infer_family
 from moeprune.stages.identify import open_model
@@ -123,6 +124,12 @@ def inferred(path: Path) -> dict[str, Any]:
     )
 
 
+def check_same_facts(found: ModelFacts, want: ModelFacts) -> None:
+    """All but the forms of export that only a family's own test can show to work."""
+    assert want.no_per_layer or "is tested family by family" in found.no_per_layer
+    assert want == dataclasses.replace(found, no_per_layer=want.no_per_layer, no_pad=want.no_pad)
+
+
 @pytest.mark.parametrize("name", family_files())
 def test_inferred_is_what_is_listed_or_refused(name: str, tmp_path: Path, hide: Hide) -> None:
     path = write_checkpoint(family_data(name), tmp_path / name)
@@ -152,7 +159,7 @@ def test_inferred_is_what_is_listed_or_refused(name: str, tmp_path: Path, hide: 
         assert (differing, other) == ({"defaults", "loop"}, {"passes"})
         return
     assert not other
-    assert found.facts == want.facts
+    check_same_facts(found.facts, want.facts)
     assert differing <= BY_CONFIG.get(name, set())
     assert name not in EXACT or not differing
 
@@ -216,7 +223,7 @@ def test_the_whole_job_with_an_inferred_family(
     stats, plan = tmp_path / "s.safetensors", tmp_path / "p.json"
     have = moeprune.calibrate(path, output=stats, domains=text)
     assert have.provenance["family"] == "inferred" and want.provenance["family"] == "listed"
-    assert have.model == want.model
+    check_same_facts(have.model, want.model)
     for field, values in want.domains[0].arrays.items():
         np.testing.assert_array_equal(values, have.domains[0].arrays[field], err_msg=field)
     moeprune.plan(stats, output=plan, ratio=0.25)
