@@ -60,28 +60,53 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     "public datasets.",
 )
 @click.option(
-    "--mode",
-    type=click.Choice(["prefill", "decode"]),
-    default="prefill",
-    show_default=True,
-    help="prefill: one forward pass over the texts. decode: the model goes on after each prompt, "
-    "and only the tokens that it decodes are measured.",
-)
-@click.option(
     "--samples",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Documents per domain, drawn by --seed. Default: the recipe's number, or all; hf: sources "
     "need one.",
 )
 @click.option(
     "--length",
     type=click.IntRange(min=1),
+    metavar="N",
     default=2048,
     show_default=True,
     help="Tokens kept of a document, or (decode) that a prompt may have; never more than the model "
-    "has positions for. Below 1024, "
-    "what is measured is unstable.",
+    "has positions for. Below 1024, plans are less stable.",
 )
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of what is drawn: documents, and tokens with --temperature.",
+)
+@click.option(
+    "--chat-template",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Whether the tokenizer's chat template writes rows of messages; off: their texts, with a "
+    "blank line between.",
+)
+@click.option(
+    "--stop-when-stable",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    metavar="SHARE",
+    help="Stop reading once plans made from two halves of the text agree on this share of the "
+    "experts that they remove (0.9: 90 %).",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["prefill", "decode"]),
+    default="prefill",
+    show_default=True,
+    help="prefill: measure the tokens of the texts. decode: let the model continue each prompt, "
+    "and measure the tokens that it writes.",
+)
+@decode_options
 @click.option(
     "--batch-tokens",
     default="auto",
@@ -91,16 +116,17 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     help="Tokens in one forward pass, padding included. auto: 8192, or on a GPU as many as fit, "
     "which is tried before measuring.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Choice of documents.")
-@decode_options
 @click.option(
-    "--chat-template",
-    type=click.Choice(["on", "off"]),
-    default="on",
-    show_default=True,
-    help="Rows of messages: on: written by the tokenizer's chat template; off: their texts with a "
-    "blank line between.",
+    "--memory",
+    metavar="SIZE",
+    help="Memory that may be used, e.g. 20GB: the model is read from its files a layer at a time. "
+    "Default: so only where it does not fit.",
 )
+@dtype_option(
+    "auto",
+    auto="the stored one, or float32 where that is measured to be much faster here and fits",
+)
+@device_option
 @click.option(
     "--shard",
     default="0/1",
@@ -110,19 +136,13 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     help="Measure documents I, I+N, … only; add shards up with 'moeprune merge'.",
 )
 @click.option(
-    "--stop-when-stable",
-    type=click.FloatRange(min=0, max=1, min_open=True),
-    metavar="OVERLAP",
-    help="Read no more once two halves of the text give plans that agree this much (0.98: 98 % of "
-    "what the two plans remove at --ratio 0.25 is the same).",
-)
-@click.option(
     "--expert-parallel",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     metavar="N",
-    help="The N processes of this launch share the experts of one model, in place of the texts.",
+    help="The N processes of a launch (torchrun) share the experts of one model, in place of the "
+    "texts.",
 )
 @click.option(
     "--resume/--no-resume",
@@ -131,30 +151,20 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     help="Go on where an interrupted run with the same options stopped (its OUTPUT.progress), or "
     "begin anew.",
 )
-@click.option(
-    "--memory",
-    metavar="SIZE",
-    help="Memory that may be used, e.g. 20GB: the model is read from its files a layer at a time. "
-    "Default: so only where it does not fit.",
-)
 @click.option("--overwrite", is_flag=True, help="Replace an existing stats file.")
-@dtype_option(
-    "auto",
-    auto="the stored one, or float32 where that is measured to be much faster here and fits",
-)
-@device_option
 @revision_option
 @trust_option
 @click.option(
     "--gating",
     type=click.Choice(["softmax", "sigmoid", "sqrtsoftplus"]),
-    help="How routers make scores of logits, for a model that only its own code can run.",
+    help="How the router turns logits into scores; only for a model that needs its own code.",
 )
 @json_option
 def command(model: str, output: Path, chat_template: str, as_json: bool, **options: object) -> None:
     """Measure how MODEL routes each domain's text, and save the sums.
 
-    The one long job: everything later is decided from the file it writes.
+    The one long job: everything later is decided from the file it writes. If it is interrupted,
+    the same command goes on.
     """
     from moeprune.cli.text import stats_json, stats_text
     from moeprune.observe.launch import launched

@@ -31,7 +31,9 @@ def finishing(*, aloud: bool = True) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
         if aloud:
-            click.echo("\nstopping after the batch in progress; once more: at once", err=True)
+            click.echo(
+                "\nstopping after the batch in progress; a second signal stops at once", err=True
+            )
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

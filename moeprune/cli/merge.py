@@ -14,9 +14,10 @@ from moeprune.cli.options import json_option, output_option, printable, say
 @output_option("the merged statistics")
 @json_option
 def command(stats: tuple[Path, ...], output: Path, as_json: bool) -> None:
-    """Add up statistics of one model: other domains, or other shards of a domain.
+    """Add up STATS files of one model: of different domains, or of shards of one domain.
 
-    Says which shards are missing where a domain is not whole.
+    Says which shards are missing where a domain is not whole. A stats file at the output is
+    replaced.
     """
     from moeprune.cli.text import missing_text, stats_json, stats_text
     from moeprune.core.merging import missing_shards

@@ -86,7 +86,7 @@ def _merge_domain(parts: Sequence[DomainStats]) -> DomainStats:
             if (index - other_index) % math.gcd(of, other_of) == 0:
                 raise StatsError(
                     f"domain {first.name!r}: shard {index}/{of} overlaps {other_index}/{other_of}; "
-                    "its tokens would count twice."
+                    "its tokens would count twice. Leave one of the files out."
                 )
         seen.add((index, of))
     ordered = sorted(parts, key=lambda part: part.shards)
