@@ -123,10 +123,10 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DomainError(f"{path} does not exist; name a .jsonl or .txt file.") from None
+        raise DomainError(f"{path} does not exist; name a .jsonl, .txt or .parquet file.") from None
     except IsADirectoryError:
         kind = kind_of(path) or "a folder"
-        raise DomainError(f"{path} is {kind}; name a .jsonl or .txt file.") from None
+        raise DomainError(f"{path} is {kind}; name a .jsonl, .txt or .parquet file.") from None
     except (OSError, ValueError) as problem:  # ValueError: a path with a NUL
         reason = getattr(problem, "strerror", None) or problem
         raise DomainError(f"{path} cannot be read: {reason}.") from problem

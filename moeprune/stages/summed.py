@@ -59,6 +59,8 @@ def summed(
 
     reading = Reading.of(made.opened.facts, corpora, stable=stable, seed=seed, journal=journal)
     work.go_on(journal)
+    if begun := sum(domain.tokens for domain in journal.domains.values()):
+        on_story(f"{journal.path} holds {begun:,} tokens; the run goes on from there.")
     size = made.batch_tokens(batch_tokens, corpora, journal=journal, work=work)
     common: dict[str, Any] = {"journal": journal, "stop": stop}
     alone = work.crew.launch.world == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,16 +55,23 @@ def test_stopped_after_every_batch(
 ) -> None:
     """One batch a run: as many stops as there are batches, and each run does one."""
     run(tiny("qwen3_moe"), texts, tmp_path / "whole", **mode)
-    stops = []
+    stops: list[str] = []
+    story: list[str] = []
     while not (tmp_path / "s").exists():
         try:
-            run(tiny("qwen3_moe"), texts, tmp_path / "s", stop=After(1), **mode)
+            how = {"stop": After(1), "on_story": story.append, **mode}
+            run(tiny("qwen3_moe"), texts, tmp_path / "s", **how)
         except StoppedError as stopped:
             stops.append(str(stopped))
             assert stopped.exit_code == 130
             assert "the same command goes on from there" in stops[-1]
     assert len(stops) > 8
     assert len(set(stops)) == len(stops)  # each got further
+    held = [found[1] for line in story if (found := re.search(r"holds ([\d,]+) tokens", line))]
+    left = [
+        found[1] for stop in stops if (found := re.search(r"after ([\d,]+) of .* tokens", stop))
+    ]
+    assert held == left != []  # each says what it goes on from
     assert (tmp_path / "s").read_bytes() == (tmp_path / "whole").read_bytes()
     assert not list(tmp_path.glob("*.progress"))
 
