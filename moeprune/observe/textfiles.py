@@ -123,7 +123,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DomainError(f"{path} does not exist; name a .jsonl, .txt or .parquet file.") from None
+        raise DomainError(f"{path} does not exist; check the path.") from None
     except IsADirectoryError:
         kind = kind_of(path) or "a folder"
         raise DomainError(f"{path} is {kind}; name a .jsonl, .txt or .parquet file.") from None
