@@ -125,10 +125,18 @@ def _reserved(path: Path) -> tuple[Path, Path]:
     if path.exists() and not path.is_file():  # a rename would put a file in a device's place
         raise OutputError(f"cannot write {path}: it is a device or a pipe. Name a file.")
     target = Path(os.path.realpath(path))
-    # The name must not depend on the file's: a long one would become too long.
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".moeprune-", suffix=".partial")
+    prefix = hidden_prefix(target)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".partial")
     os.close(handle)
     return target, Path(name)
+
+
+def hidden_prefix(path: Path) -> str:
+    """How the names of hidden files begin that are there while ``path`` is written.
+
+    A hash, since with a long name they would become too long.
+    """
+    return f".moeprune-{sha256_bytes(os.fsencode(path.name))[:12]}-"
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -193,7 +193,7 @@ def calibrate(
     who = identity(opened)
     kept = None if out is None else work.own_file(progress_file(out))
     whole = {**request, **who, **engine(device)}
-    journal = Journal.open(kept, whole, resume=resume, agree=work.agreed)
+    journal = Journal.open(kept, whole, resume=resume, agree=work.agreed, on_warning=on_warning)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     how: dict[str, Any] = {
         "config": opened.index.config,

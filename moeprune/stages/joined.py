@@ -5,10 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from moeprune.errors import StoppedError
 from moeprune.observe.processes import Processes
+from moeprune.stages.claim import claimed
+from moeprune.stages.decode_words import generations_file, written_file
+from moeprune.stages.journal import progress_file
+from moeprune.stages.together import Work
 
 Words = ParamSpec("Words")
 Made = TypeVar("Made")
@@ -21,7 +27,10 @@ def together(
 
     @functools.wraps(job)
     def joined(*args: Words.args, **words: Words.kwargs) -> Made:
-        with Processes(gpu=words.get("expert_parallel", 1) != 1) as crew:
+        with (
+            Processes(gpu=words.get("expert_parallel", 1) != 1) as crew,
+            _alone(crew, words.get("output")),
+        ):
             try:
                 return job(crew, *args, **words)
             except StoppedError as stopped:
@@ -37,3 +46,14 @@ def together(
     del joined.__wrapped__  # its signature has the processes
     joined.__signature__ = shown  # type: ignore[attr-defined]
     return joined
+
+
+def _alone(crew: Processes, output: object) -> AbstractContextManager[None]:
+    """No other launch may write the same file meanwhile."""
+    if not isinstance(output, str | Path):
+        return nullcontext()
+    work, path = Work(crew, expert_parallel=1), Path(output)
+    own = [work.own_file(file(path)) for file in (progress_file, written_file)]
+    if work.speaks:
+        own += [path, generations_file(path)]
+    return claimed(path, *own)

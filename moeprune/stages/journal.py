@@ -20,6 +20,7 @@ from moeprune.core.domain_stats import FIELDS, Array
 from moeprune.errors import (
     CheckpointError,
     MismatchError,
+    OutputError,
     StatsError,
     UnsupportedModelError,
 )
@@ -64,7 +65,11 @@ class Journal:
     """
 
     def __init__(
-        self, path: Path | None, request: Mapping[str, Any], agree: Callable[[bool], bool] = bool
+        self,
+        path: Path | None,
+        request: Mapping[str, Any],
+        agree: Callable[[bool], bool] = bool,
+        on_warning: Callable[[str], None] | None = None,
     ) -> None:
         """Begin anew; see :meth:`open`."""
         self.path = path
@@ -75,6 +80,9 @@ class Journal:
         self._saved = time.monotonic()
         self._cost = 0.0
         self._agree = agree
+        self._on_warning = on_warning
+        self._kept = False  # that the file can be written is known
+        self._failed = False
 
     @classmethod
     def open(
@@ -84,6 +92,7 @@ class Journal:
         *,
         resume: bool,
         agree: Callable[[bool], bool] = bool,
+        on_warning: Callable[[str], None] | None = None,
     ) -> Journal:
         """Go on where the file says, or begin anew where there is none.
 
@@ -92,12 +101,13 @@ class Journal:
             request: option -> value, of everything that decides what is measured.
             resume: False: what the file holds is not used, and is lost once progress is saved.
             agree: told whether saving is due here; whether it is due for all.
+            on_warning: told where saving fails later on.
 
         Raises:
             MismatchError: the file is of another request.
             StatsError: it cannot be read.
         """
-        journal = cls(path, request, agree)
+        journal = cls(path, request, agree, on_warning)
         if path is not None and resume and path.exists():
             journal._load(path)
         return journal
@@ -117,9 +127,28 @@ class Journal:
             self._check(name, self._settled[name], value)
         self._settled[name] = value
 
-    def due(self) -> bool:
-        """Whether saving now costs little against the time since it was done last."""
-        return self._agree(time.monotonic() - self._saved >= _SHARE * self._cost)
+    def keep(self) -> None:
+        """Save where it costs little against the time since it was done last.
+
+        Once that has worked, a disk that is full for a while is told, and does not end the job.
+
+        Raises:
+            OutputError: the file cannot be written, and never could.
+        """
+        if not self._agree(time.monotonic() - self._saved >= _SHARE * self._cost):
+            return
+        start = time.monotonic()
+        try:
+            self.save()
+        except OutputError as problem:
+            if not self._kept:
+                raise
+            self._saved = time.monotonic()
+            self._cost = max(self._cost, self._saved - start)
+            if not self._failed and self._on_warning is not None:
+                again = "The run goes on, and tries again; what was saved before is kept."
+                self._on_warning(f"{problem} {again}")
+            self._failed = True
 
     def save(self) -> None:
         """Write everything; the file is the old one or the whole new one.
@@ -155,6 +184,7 @@ class Journal:
         write_bytes(self.path, save(tensors, metadata={"moeprune": canonical_json(body)}))
         self._saved = time.monotonic()
         self._cost = self._saved - start
+        self._kept, self._failed = True, False
 
     def remove(self) -> None:
         """The result is written: what led to it is not needed any more."""

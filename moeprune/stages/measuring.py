@@ -106,8 +106,7 @@ def measured(
                     continue
                 if stop():
                     raise _stopped(journal, done, total)
-                if journal.due():
-                    journal.save()
+                journal.keep()
         for item in due:
             domain = journal.domains[item.corpus.name]
             domain.rounds, domain.batches = number + 1, 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moeprune.artefact import hidden_prefix
 from moeprune.errors import StoppedError
 from moeprune.stages.identify import check_unchanged
 from moeprune.stages.journal import Journal
@@ -74,9 +75,11 @@ class Waves:
             sizes += own[item.skip :]
         if not sizes:
             return
+        kept = self._journal.path
+        prefix = ".moeprune-" if kept is None else hidden_prefix(kept)
         with (
             small_caches(),
-            tempfile.TemporaryDirectory(prefix=".moeprune-", dir=self._folder) as folder,
+            tempfile.TemporaryDirectory(prefix=prefix, dir=self._folder) as folder,
         ):
             yield from self._run(due, self._sized(due, sizes, Path(folder)), Path(folder))
         check_unchanged(self._model.opened)  # it was read until now
