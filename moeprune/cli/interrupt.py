@@ -26,8 +26,8 @@ def finishing(*, aloud: bool = True) -> Iterator[Callable[[], bool]]:
     def ask(number: int, _frame: object) -> None:
         nonlocal asked
         if asked:
-            for each in _SIGNALS:
-                signal.signal(each, former[each])
+            for each, handler in former.items():
+                signal.signal(each, handler)
             raise KeyboardInterrupt
         asked = True
         if aloud:
@@ -38,9 +38,12 @@ def finishing(*, aloud: bool = True) -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    former = {each: signal.signal(each, ask) for each in _SIGNALS}
+    # Who started it with a signal ignored, as shells do for Ctrl-C and jobs in the background of a
+    # script, wants it to go on. None: a handler that is not Python's, which could not be put back.
+    heard = [each for each in _SIGNALS if signal.getsignal(each) not in (signal.SIG_IGN, None)]
+    former = {each: signal.signal(each, ask) for each in heard}
     try:
         yield lambda: asked
     finally:
-        for each in _SIGNALS:
-            signal.signal(each, former[each])
+        for each, handler in former.items():
+            signal.signal(each, handler)

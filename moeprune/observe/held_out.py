@@ -121,7 +121,7 @@ def own_held_out(name: str, calibrated: Calibrated, **how: Any) -> Corpus:
     corpus, unseen = held_out(name, calibrated.source, calibrated={name: calibrated}, **how)
     if not unseen:
         raise DomainError(
-            f"calibration used all {calibrated.documents} documents of domain {name!r} "
+            f"calibration drew all {calibrated.documents} documents of domain {name!r} "
             f"({calibrated.source}), so none is left to search by. {way_out}, or calibrate with "
             f"--samples {max(1, calibrated.documents // 2)}."
         )

@@ -156,8 +156,8 @@ class FoldedSums:
         # A learned factor of an expert may be negative; what counts is how much the expert adds.
         gate = gates_TK.cpu().double().reshape(-1).abs() * self._gate_scale
         norm = norms_TK.cpu().double().reshape(-1)
-        self._check_finite(row, probs_TE, gate, norm)
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
+        self._check_finite(row, probs_TE, gate, norm, gate_norm)
         if not self._part:
             self._add_routers(row, probs_TE)
         top_k = ids_TK.shape[1]
@@ -197,12 +197,12 @@ class FoldedSums:
         """Field -> array, as ``core.stats.FIELDS`` names and shapes them."""
         return dict(self._arrays)
 
-    def _check_finite(self, row: int, probs_TE: Tensor, gate: Tensor, norm: Tensor) -> None:
+    def _check_finite(self, row: int, probs_TE: Tensor, *chosen: Tensor) -> None:
         """Sums never recover from a NaN, and a plan would be made of it."""
-        if all(bool(torch.isfinite(values.sum()).item()) for values in (probs_TE, gate, norm)):
+        if all(bool(torch.isfinite(values.sum()).item()) for values in (probs_TE, *chosen)):
             return
         bad_T = ~torch.isfinite(probs_TE).all(dim=1).cpu()
-        for values in (gate, norm):
+        for values in chosen:
             bad_T |= ~torch.isfinite(values.reshape(bad_T.numel(), -1)).all(dim=1)
         token = int(bad_T.nonzero()[0])
         raise CheckpointError(

@@ -14,7 +14,7 @@ from moeprune.stages.begun import check_outputs, engine, identity
 from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
 from moeprune.stages.decode_words import DecodeWords, written_file
-from moeprune.stages.enough import check_stable
+from moeprune.stages.enough import check_halves, check_stable
 from moeprune.stages.gathered import gather
 from moeprune.stages.joined import together
 from moeprune.stages.journal import Journal, progress_file
@@ -211,6 +211,8 @@ def calibrate(
         on_warning=on_warning,
         **how,
     )
+    if stop_when_stable is not None:
+        check_halves(text.corpora)
     work.check_same(
         model=who,
         # Not where the texts lie: another machine may have them elsewhere.

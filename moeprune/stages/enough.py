@@ -6,8 +6,8 @@ experts removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from moeprune.core.budget import Budget
 from moeprune.core.facts import ModelFacts
@@ -16,6 +16,9 @@ from moeprune.core.unseen import reached
 from moeprune.core.verdict import verdict
 from moeprune.errors import UsageError
 from moeprune.stages.auto import measure
+
+if TYPE_CHECKING:
+    from moeprune.observe.domains import Corpus
 
 RATIO = 0.25
 
@@ -41,6 +44,20 @@ def check_stable(stable: float, facts: ModelFacts, *, mode: str, shard: tuple[in
             "Leave one of them out."
         )
     quarter(facts)
+
+
+def check_halves(corpora: Sequence[Corpus]) -> None:
+    """Check that there are halves of the text to compare.
+
+    Raises:
+        UsageError: a domain has a single document, so one half has none of it.
+    """
+    for corpus in corpora:
+        if corpus.total < 2:
+            raise UsageError(
+                f"--stop-when-stable compares plans of two halves of the text, and domain "
+                f"{corpus.name!r} has a single document. Give it more, or leave one of them out."
+            )
 
 
 def quarter(facts: ModelFacts) -> Budget:
@@ -73,7 +90,10 @@ def look(stats: CalibrationStats, *, stable: float, before: float | None) -> dic
         "documents": sum(domain.read or 0 for domain in stats.domains),
         "tokens": sum(domain.num_tokens() for domain in stats.domains),
         "method": method,
-        "agree": dict(evidence.stability),
+        "agree": {
+            name: None if value is None else float(value)
+            for name, value in evidence.stability.items()
+        },
         **reached(stats.model, stats.domains),
         "enough": overlap is not None
         and before is not None

@@ -42,3 +42,20 @@ def test_a_signal_finishes_the_batch_and_keeps_it(
     assert "s.progress holds it: the same command goes on from there" in err
     assert "Traceback" not in err
     assert not (tmp_path / "s").exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """So shells start what runs in the background of a script."""
+    from moeprune.cli.interrupt import finishing
+
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with finishing() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not stop()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprune.core.stats import FIELDS, FOLDS
-from moeprune.errors import StatsError, UnsupportedModelError
+from moeprune.errors import CheckpointError, StatsError, UnsupportedModelError
 from moeprune.observe.scores import router_probabilities
 from moeprune.observe.sums import FoldedSums
 
@@ -184,3 +184,21 @@ def test_tokens_that_are_not_counted_change_nothing() -> None:
         found.arrays()["tokens"][:, 0].tolist()
         == np.bincount(fold[counted & (fold >= 0)], minlength=4).tolist()
     )
+
+
+@pytest.mark.parametrize("name", ["logits_TE", "gates_TK", "norms_TK", "gate_norms_TK"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_any_number_that_is_not_finite_is_named(name: str, bad: float) -> None:
+    sums = FoldedSums(layer_ids=(5,), num_experts=(4,), gating="softmax")
+    sums.begin(np.zeros((2, 3), np.int64), number_B=np.array([8, 9]))
+    values = {
+        "logits_TE": torch.zeros(6, 4),
+        "ids_TK": torch.tensor([[0, 1]] * 6),
+        "gates_TK": torch.ones(6, 2),
+        "norms_TK": torch.ones(6, 2),
+        "gate_norms_TK": torch.ones(6, 2),
+    }
+    values[name][4, 1] = bad
+    with pytest.raises(CheckpointError, match=r"layer 5, document 9: .* not finite"):
+        sums.add(0, **values)
+    assert not any(array.any() for array in sums.arrays().values())

@@ -194,7 +194,7 @@ def test_what_calibration_left_of_the_built_in_domains(setup):
     plan = made((model, None, stats), generations=1)
     assert plan.details["search"]["text"]["math"]["documents"] == 3
     whole = moeprune.calibrate(model, domains=["math=builtin:math"], length=16)
-    with pytest.raises(DomainError, match=r"used all \d+ documents of domain 'math'.*--samples"):
+    with pytest.raises(DomainError, match=r"drew all \d+ documents of domain 'math'.*--samples"):
         made((model, None, whole))
 
 

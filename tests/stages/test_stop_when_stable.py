@@ -190,3 +190,16 @@ def test_stats_of_other_domains_can_be_added(tiny: Any, texts: dict[str, str]) -
     merged = merge(parts)
     assert [d.read for d in merged.domains] == [part.domains[0].read for part in parts]
     assert "stable" not in merged.provenance
+
+
+def test_a_domain_that_has_no_halves(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    """All of the text would be read, and nothing ever compared."""
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"text": "a b c"}\n')
+    with pytest.raises(UsageError, match=r"domain 'one' has a single document\. Give it more"):
+        run(tiny("qwen3_moe"), {**texts, "one": str(one)}, stop_when_stable=0.5)
+
+
+def test_the_curve_is_plain_numbers(tiny: Any, texts: dict[str, str]) -> None:
+    for at in curve_of(run(tiny("qwen3_moe"), texts, stop_when_stable=0.3)):
+        assert {type(value) for value in at["agree"].values()} <= {float, type(None)}
