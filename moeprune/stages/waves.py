@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprune.artefact import hidden_prefix
 from moeprune.errors import StoppedError
 from moeprune.stages.identify import check_unchanged
 from moeprune.stages.journal import Journal
@@ -31,7 +30,7 @@ class Waves:
         model: to be read a layer at a time.
         batch_tokens: positions of a batch.
         output: what does not fit the memory lies in its folder meanwhile; None: in the system's
-            temporary folder.
+            temporary folder (``TMPDIR``).
         journal: of the measuring, for messages.
         on_story: told what it will take.
         stop: asked after each layer.
@@ -48,7 +47,7 @@ class Waves:
         stop: Stop,
     ) -> None:
         self._model, self._batch_tokens = model, batch_tokens
-        self._folder = None if output is None else output.parent
+        self._folder = Path(tempfile.gettempdir()) if output is None else output.parent
         self._journal, self._on_story, self._stop = journal, on_story, stop
         self._numbers = _Numbers(model)
         self._measure: Measure | None = None
@@ -75,18 +74,11 @@ class Waves:
             sizes += own[item.skip :]
         if not sizes:
             return
-        kept = self._journal.path
-        prefix = ".moeprune-" if kept is None else hidden_prefix(kept)
-        with (
-            small_caches(),
-            tempfile.TemporaryDirectory(prefix=prefix, dir=self._folder) as folder,
-        ):
-            yield from self._run(due, self._sized(due, sizes, Path(folder)), Path(folder))
+        with small_caches():
+            yield from self._run(due, self._sized(due, sizes))
         check_unchanged(self._model.opened)  # it was read until now
 
-    def _run(
-        self, due: Sequence[Due], sizing: Sizing, folder: Path
-    ) -> Generator[Mapping[int, Step]]:
+    def _run(self, due: Sequence[Due], sizing: Sizing) -> Generator[Mapping[int, Step]]:
         from moeprune.observe.prefill import Step
         from moeprune.observe.streamed.passes import added, stages_of, waves_of
 
@@ -100,7 +92,7 @@ class Waves:
                 [item.sums for item in due],
                 layout=self._model.opened.layout,
                 memory=sizing.activations,
-                folder=folder if sizing.spills else None,
+                folder=self._folder if sizing.spills else None,
                 meters=(self._numbers,),
             )
             through = 0
@@ -113,7 +105,7 @@ class Waves:
                         raise _stopped(self._journal)
             yield added(jobs)
 
-    def _sized(self, due: Sequence[Due], sizes: Sequence[int], folder: Path) -> Sizing:
+    def _sized(self, due: Sequence[Due], sizes: Sequence[int]) -> Sizing:
         """The waves; what they are planned by is measured the first time, and told then."""
         from moeprune.observe.streamed.sizing import sized
 
@@ -126,7 +118,7 @@ class Waves:
             sizes,
             memory=self._model.memory,
             base=self._measure.base,
-            disk_free=shutil.disk_usage(folder).free // 2,
+            disk_free=shutil.disk_usage(self._folder).free // 2,
         )
         if first:
             why = self._model.why

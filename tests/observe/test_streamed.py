@@ -32,6 +32,7 @@ from moeprune.observe.streamed.frames import own_storages
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.passes import stages_of, waves_of
 from moeprune.observe.streamed.sizing import num_waves
+from moeprune.observe.streamed.spill import Spill, spill
 from moeprune.observe.streamed.units import Unit
 from moeprune.observe.streamed.wave import wave
 from moeprune.observe.sums import FoldedSums
@@ -65,10 +66,8 @@ def test_what_waits_in_files_changes_nothing(
 ) -> None:
     monkeypatch.setattr(activations, "_SMALL", 1)
     made = []
-    moved = activations._mapped
-    monkeypatch.setattr(
-        activations, "_mapped", lambda file, size: made.append(size) or moved(file, size)
-    )
+    put = Spill.put
+    monkeypatch.setattr(Spill, "put", lambda own, piece: made.append(piece) or put(own, piece))
     found, _ = streamed_sums(
         tiny(family), corpora, batch_tokens=60, positions=1000, memory=0, folder=tmp_path
     )
@@ -232,8 +231,8 @@ def test_what_passes_share_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         inner = first(own)
         found[place] = second(inner + own) + cached[:8] + KEPT[0][8:16]
 
-    keeper = activations.Activations(memory=0, folder=tmp_path)
-    with torch.inference_mode():
+    with spill(tmp_path) as file, torch.inference_mode():
+        keeper = activations.Activations(memory=0, spill=file)
         for _ in wave(
             [partial(job, place) for place in range(3)],
             units=units,

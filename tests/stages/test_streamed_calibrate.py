@@ -143,6 +143,36 @@ def test_killed_and_resumed(tiny: Any, texts: dict[str, str], tmp_path: Path) ->
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+CODE_SPILLED = """
+import dataclasses, json, os, signal, sys, torch
+torch.set_num_threads(1)
+import moeprune
+from moeprune.observe.streamed import activations
+from moeprune.stages import waves
+activations._SMALL = 1
+sized = waves.Waves._sized
+small = {"positions": 400, "activations": 0, "spills": True}
+waves.Waves._sized = lambda *given: dataclasses.replace(sized(*given), **small)
+calls = []
+def stop():
+    calls.append(1)
+    if len(calls) == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return False
+moeprune.calibrate(sys.argv[1], domains=json.loads(sys.argv[2]), output=sys.argv[3],
+                   batch_tokens=60, device="cpu", memory="6GB", stop=stop)
+"""
+
+
+def test_killed_with_activations_in_files_leaves_none(
+    tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(tmp_path / "s")]
+    ended = subprocess.run([sys.executable, "-c", CODE_SPILLED, *arguments], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir() if path.name != "s.progress"] == []
+
+
 def test_too_little_memory_names_what_suffices(
     tiny: Any, texts: dict[str, str], tmp_path: Path
 ) -> None:

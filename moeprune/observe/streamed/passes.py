@@ -21,6 +21,7 @@ from moeprune.observe.prefill import Due, Read, Step, one_pass
 from moeprune.observe.streamed.activations import Activations
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.relay import Relay
+from moeprune.observe.streamed.spill import spill
 from moeprune.observe.streamed.wave import Keeper, Stage, wave
 from moeprune.observe.sums import FoldedSums
 
@@ -69,7 +70,7 @@ def stages_of(
         sums: of each domain.
         layout: of the checkpoint.
         memory: bytes for what waiting batches hold.
-        folder: for what does not fit.
+        folder: for a file of what does not fit; None: all fits.
         meters: told when passes stop, before anything else, and go on, after all else.
 
     Yields:
@@ -82,8 +83,9 @@ def stages_of(
     reported = cast(FoldedSums, relay)  # it is used as one
     observer = plugins.load(observers, layout.observer)
     read: Read = getattr(observer, "reader", one_pass)(streamed.model)
-    keepers = (*meters, relay, Activations(memory=memory, folder=folder))
     with contextlib.ExitStack() as undo:
+        file = None if folder is None else undo.enter_context(spill(folder))
+        keepers = (*meters, relay, Activations(memory=memory, spill=file))
         undo.enter_context(
             observer.observing(streamed.model, layers=streamed.layers, sums=reported)
         )
