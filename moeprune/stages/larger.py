@@ -27,12 +27,14 @@ class Larger:
         opened: its files.
         streamed: the model.
         memory: bytes that the process may have.
+        allowed: bytes that there are for it.
         why: one line for the user, where nobody asked for it.
     """
 
     opened: OpenModel
     streamed: StreamedModel
     memory: int
+    allowed: int
     why: str | None
 
 
@@ -122,9 +124,11 @@ def larger(
     try:
         streamed = StreamedModel.open(folder, stored, layout=opened.layout, **how)
     except (CheckpointError, UnsupportedModelError):
-        if memory is not None:
+        # It may load, and if not, loading says why; where it may fit. A number in memory has half
+        # the bytes of the stored one at least.
+        if memory is not None or opened.index.total_bytes // 2 > room:
             raise
-        return None  # it may load, and if not, loading says why
+        return None
     whole = streamed.total_bytes + BESIDE
     if memory is None and whole < room:
         return None
@@ -133,4 +137,4 @@ def larger(
         memory = int(_OF_FREE * allowed)
         why = f"loaded whole the model takes {size(whole)}, there are {size(room)}"
     memory = min(memory, allowed)  # beyond a limit of the system the process would be ended
-    return Larger(opened=opened, streamed=streamed, memory=memory, why=why)
+    return Larger(opened=opened, streamed=streamed, memory=memory, allowed=allowed, why=why)

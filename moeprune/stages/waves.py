@@ -117,6 +117,7 @@ class Waves:
             self._measure.probed,
             sizes,
             memory=self._model.memory,
+            allowed=self._model.allowed,
             base=self._measure.base,
             disk_free=shutil.disk_usage(self._folder).free // 2,
         )
@@ -140,12 +141,12 @@ class Measure:
 
 
 def _measure(model: Larger, due: Sequence[Due]) -> Measure:
-    from moeprune.observe.streamed.memory import allowed_memory, used_memory
+    from moeprune.observe.streamed.memory import used_memory
     from moeprune.observe.streamed.probe import probe
     from moeprune.observe.streamed.sizing import check_readable
 
     base = used_memory()
-    check_readable(model.streamed, base=base, allowed=allowed_memory())
+    check_readable(model.streamed, base=base, allowed=model.allowed)
     corpora = [item.corpus for item in due]
     probed = probe(model.streamed, corpora, layout=model.opened.layout)
     return Measure(max(base, used_memory()), probed)

@@ -151,11 +151,11 @@ def test_a_weight_that_is_missing_or_of_another_shape(tiny: Any, corpora: list[C
     sums = [FoldedSums.of(opened.layout) for _ in corpora]
     without = {key: entry for key, entry in whole.items() if key != name}
     with pytest.raises(CheckpointError, match=r"layers\.1\.self_attn\.o_proj.* not in the files"):
-        list(_run(_open(tiny("deepseek_v3"), without), corpora, sums, opened.layout))
+        _open(tiny("deepseek_v3"), without)  # before anything is read
     rows, width = whole[name].shape
     other = whole | {name: replace(whole[name], shape=(rows // 2, width))}
     with pytest.raises(CheckpointError, match=r"has shape \[16, 32\], config.json makes it"):
-        list(_run(_open(tiny("deepseek_v3"), other), corpora, sums, opened.layout))
+        _open(tiny("deepseek_v3"), other)
     expert = "model.layers.1.mlp.experts.3.up_proj.weight"
     fewer = {key: entry for key, entry in whole.items() if key != expert}
     with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.experts"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import moeprune
-from moeprune.errors import StoppedError, UsageError
+from moeprune.errors import CheckpointError, StoppedError, UsageError
+from moeprune.observe import load as observe_load
 from moeprune.observe.streamed import memory as streamed_memory
+from moeprune.observe.streamed import sizing
 from moeprune.stages import waves
 
 
@@ -176,7 +180,7 @@ def test_killed_with_activations_in_files_leaves_none(
 def test_too_little_memory_names_what_suffices(
     tiny: Any, texts: dict[str, str], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="--memory 1 MB is too little: the largest layer") as told:
+    with pytest.raises(UsageError, match="1 MB of memory is too little: the largest layer") as told:
         run(tiny("mixtral"), texts, tmp_path / "s", memory="1MB")
     named = re.search(r"Give --memory ([\d.]+GB), or a smaller --batch-tokens", str(told.value))
     assert named is not None
@@ -192,6 +196,38 @@ def test_a_machine_that_cannot_hold_a_layer(
     monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: 50_000_000)
     with pytest.raises(UsageError, match=r"the largest layer takes .* there are 50 MB here"):
         run(tiny("mixtral"), texts, tmp_path / "s")
+
+
+def test_more_is_not_named_than_there_is(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to who gave more than there is, nor to who gave nothing."""
+    there = streamed_memory.used_memory() + 150_000_000
+    monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: there)
+    monkeypatch.setattr(sizing, "_PACKED", 1e-3)  # a batch that takes much
+    for memory in ("20GB", None):
+        with pytest.raises(UsageError) as told:
+            run(tiny("mixtral"), texts, tmp_path / "s", memory=memory)
+        assert f"there are {sizing.size(there)} here" in str(told.value)
+        assert "--memory" not in str(told.value)
+
+
+def test_a_model_that_cannot_be_built_is_not_loaded_where_it_cannot_fit(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "m"
+    shutil.copytree(tiny("mixtral"), model)
+    tensors = load_file(model / "model.safetensors")
+    del tensors["model.layers.1.self_attn.o_proj.weight"]
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: 50_000)
+
+    def load(*_: Any, **__: Any) -> Any:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(observe_load, "load_causal_lm", load)
+    with pytest.raises(CheckpointError, match=r"layers\.1\.self_attn\.o_proj.* not in the files"):
+        run(model, texts, tmp_path / "s")
 
 
 def test_without_being_asked(

@@ -48,7 +48,9 @@ class StreamedModel:
         device: torch.device,
         trust_remote_code: bool = False,
     ) -> StreamedModel:
-        """Build the model and find a place in it for every stored tensor; no weight is read.
+        """Build the model and find a place in it for every stored tensor, and what it needs.
+
+        No weight is read.
 
         Args:
             path: the checkpoint folder.
@@ -59,18 +61,24 @@ class StreamedModel:
             trust_remote_code: run Python files of the checkpoint.
 
         Raises:
-            CheckpointError: the model cannot be built, or has no place for a tensor.
+            CheckpointError: the model cannot be built, or has no place for a tensor; or a weight
+                is missing or of another shape.
             UnsupportedModelError: the stored format or the family cannot be read.
         """
         built = skeleton(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         layers = moe_layers(built.model, layout)
         units, rest = units_of(built.root, layers)
+        weights = Weights(built, stored)
+        head = built.model.get_output_embeddings()
+        for unit in (*units, rest):
+            if unit.module is not head and not ELSEWHERE.search(unit.name):  # it may be read
+                weights.check(unit)
         return cls(
             model=built.model,
             layers=layers,
             units=units,
             rest=rest,
-            weights=Weights(built, stored),
+            weights=weights,
             device=device,
         )
 

@@ -19,10 +19,12 @@ class Group:
     Attributes:
         keys: of the stored ones.
         targets: of the model's.
+        alone: one stored tensor is one of the model's, as it is.
     """
 
     keys: tuple[str, ...]
     targets: tuple[str, ...]
+    alone: bool
 
 
 def grouped(built: Skeleton, stored: Mapping[str, Stored]) -> tuple[Group, ...]:
@@ -41,6 +43,7 @@ def grouped(built: Skeleton, stored: Mapping[str, Stored]) -> tuple[Group, ...]:
     prefix = built.root.base_model_prefix
     keys: dict[str, list[str]] = defaultdict(list)
     targets: dict[str, tuple[str, ...]] = {}
+    converted: set[str] = set()
     unexpected: set[str] = set()
     for key in sorted(stored):
         name, pattern = loading.rename_source_key(key, renamings, converters, prefix, state)
@@ -50,11 +53,16 @@ def grouped(built: Skeleton, stored: Mapping[str, Stored]) -> tuple[Group, ...]:
             unexpected.add(name)
             continue
         keys[name].append(key)
+        if pattern is not None:
+            converted.add(name)
         made = by_pattern[pattern].target_patterns if pattern is not None else [name]
         targets[name] = (name, *(name.replace(made[0], other) for other in made[1:]))
     report = {"missing_keys": (), "mismatched_keys": (), "unexpected_keys": unexpected}
     check_complete(built.path, built.root, report)
-    return tuple(Group(tuple(keys[name]), targets[name]) for name in keys)
+    return tuple(
+        Group(tuple(own), targets[name], alone=len(own) == 1 and name not in converted)
+        for name, own in keys.items()
+    )
 
 
 def ties(root: Any) -> dict[str, tuple[str, ...]]:

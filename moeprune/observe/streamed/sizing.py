@@ -63,6 +63,7 @@ def sized(
     sizes: Sequence[int],
     *,
     memory: int,
+    allowed: int,
     base: int,
     disk_free: int,
 ) -> Sizing:
@@ -73,22 +74,33 @@ def sized(
         probed: what its first layers took.
         sizes: positions of each batch that is to be run, in their order.
         memory: bytes that the process may have.
+        allowed: bytes that this machine and its limits leave to it; what is due beyond them, no
+            ``--memory`` gives.
         base: bytes that it has without weights.
         disk_free: bytes that what waits may take on disk.
 
     Raises:
-        UsageError: it cannot be done in this memory; the message names one in which it can.
+        UsageError: it cannot be done in this memory; the message names one in which it can, if
+            there is as much.
     """
     total, batch = sum(sizes), max(sizes)
     unit, reading = streamed.largest
     weights = max(reading, math.ceil(unit + probed.inner * batch))
     due = math.ceil(base + weights + probed.held * batch / _PACKED)
     if memory < due:
+        takes = (
+            f"the largest layer takes {size(reading)} while it is read, and a batch of "
+            f"{batch:,} tokens {size(math.ceil((probed.held + probed.inner) * batch))}"
+        )
+        if enough(due) > allowed:
+            raise UsageError(
+                f"{takes}; with the program that is {size(due)}, and there are {size(allowed)} "
+                "here. Free memory, raise its limit, give a smaller --batch-tokens, or take a "
+                "larger machine."
+            )
         raise UsageError(
-            f"--memory {size(memory)} is too little: the largest layer takes {size(reading)} while "
-            f"it is read, and a batch of {batch:,} tokens "
-            f"{size(math.ceil((probed.held + probed.inner) * batch))}. Give --memory "
-            f"{enough(due)}, or a smaller --batch-tokens."
+            f"{size(memory)} of memory is too little: {takes}. Give --memory "
+            f"{enough(due) / 1e9:.1f}GB, or a smaller --batch-tokens."
         )
     activations = memory - base - weights
     in_memory = _PACKED * activations / probed.held
@@ -139,9 +151,9 @@ def check_readable(streamed: StreamedModel, *, base: int, allowed: int) -> None:
         )
 
 
-def enough(due: int) -> str:
+def enough(due: int) -> int:
     """A memory that is named as sufficient, where ``due`` bytes just are."""
-    return f"{math.ceil(due * _MARGIN / _STEP) * _STEP / 1e9:.1f}GB"
+    return math.ceil(due * _MARGIN / _STEP) * _STEP
 
 
 def size(num_bytes: float) -> str:

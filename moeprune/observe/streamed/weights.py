@@ -55,6 +55,24 @@ class Weights:
         }
         self._tied = ties(built.root)
 
+    def check(self, unit: Unit) -> None:
+        """Check, without reading a number, that a unit's weights are in the files.
+
+        Raises:
+            CheckpointError: one is missing, or is stored in another shape.
+        """
+        missing, mismatched = set(), set()
+        for name in unit.tensors:
+            group = self._by_target.get(self._source(name))
+            if group is None:
+                missing.add(name)
+            elif not self._built.plain and group.alone:
+                stored, wanted = self._stored[group.keys[0]].shape, self._absent[name].shape
+                if tuple(stored) != tuple(wanted):
+                    mismatched.add((name, tuple(stored), tuple(wanted)))
+        report = {"missing_keys": missing, "mismatched_keys": mismatched, "unexpected_keys": ()}
+        check_complete(self._built.path, self._built.root, report)
+
     def load(self, unit: Unit) -> None:
         """Read a unit's weights.
 
