@@ -32,7 +32,7 @@ def finishing(*, aloud: bool = True) -> Iterator[Callable[[], bool]]:
         asked = True
         if aloud:
             click.echo(
-                "\nstopping after the batch in progress; a second signal stops at once", err=True
+                "\nstopping, with what is measured kept; a second signal stops at once", err=True
             )
 
     if threading.current_thread() is not threading.main_thread():

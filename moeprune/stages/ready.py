@@ -80,7 +80,7 @@ class Ready:
             output: of the calibration.
             journal: of it.
             on_story: told what it takes to read the model a layer at a time.
-            stop: asked after each layer.
+            stop: asked before each batch of a layer.
         """
         from moeprune.observe.prefill import one_by_one
 

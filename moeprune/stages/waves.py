@@ -33,7 +33,7 @@ class Waves:
             temporary folder (``TMPDIR``).
         journal: of the measuring, for messages.
         on_story: told what it will take.
-        stop: asked after each layer.
+        stop: asked before each batch of a layer.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class Waves:
         streamed = self._model.streamed
         num_layers = sum(unit.layer for unit in streamed.units)
         for jobs in waves_of(due, batch_tokens=self._batch_tokens, positions=sizing.positions):
+            if any(domain.tokens for domain in self._journal.domains.values()):
+                self._journal.save()  # the sums are whole between waves only
             tokens = sum(job.batch.num_tokens for job in jobs)
             stages = stages_of(
                 streamed,
@@ -93,7 +95,7 @@ class Waves:
                 layout=self._model.opened.layout,
                 memory=sizing.activations,
                 folder=self._folder if sizing.spills else None,
-                meters=(self._numbers,),
+                meters=(self._numbers, _Stopping(self._journal, self._stop)),
             )
             through = 0
             with closing(stages):
@@ -101,8 +103,6 @@ class Waves:
                     through += stage.unit.layer
                     part = min(1.0, 0.99 * through / num_layers)
                     yield {jobs[0].domain: Step(batches=0, tokens=0, within=int(tokens * part))}
-                    if self._stop():
-                        raise _stopped(self._journal)
             yield added(jobs)
 
     def _sized(self, due: Sequence[Due], sizes: Sequence[int]) -> Sizing:
@@ -169,6 +169,25 @@ class _Numbers:
 
     def after(self, waiting: Any) -> None:
         """Nothing to see."""
+
+
+class _Stopping:
+    """Ends a wave where it stands; a whole one is not given up."""
+
+    def __init__(self, journal: Journal, stop: Stop) -> None:
+        self._journal, self._stop = journal, stop
+
+    def before(self, waiting: Any) -> None:
+        """A pass is about to go on.
+
+        Raises:
+            StoppedError: it is not to.
+        """
+        if self._stop():
+            raise _stopped(self._journal)
+
+    def after(self, waiting: Any) -> None:
+        """It has gone on."""
 
 
 def _stopped(journal: Journal) -> StoppedError:

@@ -38,7 +38,7 @@ def test_a_signal_finishes_the_batch_and_keeps_it(
     out, err = job.communicate(timeout=60)
     assert job.returncode == 130, err
     assert out == ""
-    assert "stopping after the batch in progress" in err
+    assert "stopping, with what is measured kept" in err
     assert "s.progress holds it: the same command goes on from there" in err
     assert "Traceback" not in err
     assert not (tmp_path / "s").exists()
