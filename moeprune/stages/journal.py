@@ -127,15 +127,15 @@ class Journal:
             self._check(name, self._settled[name], value)
         self._settled[name] = value
 
-    def keep(self) -> None:
-        """Save where it costs little against the time since it was done last.
+    def keep(self, *, now: bool = False) -> None:
+        """Save where it costs little against the time since it was done last, or ``now``.
 
         Once that has worked, a disk that is full for a while is told, and does not end the job.
 
         Raises:
             OutputError: the file cannot be written, and never could.
         """
-        if not self._agree(time.monotonic() - self._saved >= _SHARE * self._cost):
+        if not now and not self._agree(time.monotonic() - self._saved >= _SHARE * self._cost):
             return
         start = time.monotonic()
         try:

@@ -86,7 +86,7 @@ class Waves:
         num_layers = sum(unit.layer for unit in streamed.units)
         for jobs in waves_of(due, batch_tokens=self._batch_tokens, positions=sizing.positions):
             if any(domain.tokens for domain in self._journal.domains.values()):
-                self._journal.save()  # the sums are whole between waves only
+                self._journal.keep(now=True)  # the sums are whole between waves only
             tokens = sum(job.batch.num_tokens for job in jobs)
             stages = stages_of(
                 streamed,

@@ -16,6 +16,7 @@ import moeprune
 from moeprune.errors import OutputError, StoppedError
 from moeprune.stages import journal
 from moeprune.stages.claim import claimed
+from moeprune.stages.journal import Journal
 
 
 @pytest.fixture
@@ -103,6 +104,25 @@ def test_a_disk_that_is_full_for_a_while(
     assert (tmp_path / "s").read_bytes() == (tmp_path / "t").read_bytes()
 
 
+def test_between_waves_too(tmp_path: Path) -> None:
+    """What is saved whatever it costs need not be saved now either."""
+    folder, warnings = tmp_path / "d", list[str]()
+    with pytest.raises(OutputError):
+        Journal.open(folder / "s.progress", {}, resume=True).keep(now=True)
+    folder.mkdir()
+    kept = Journal.open(folder / "s.progress", {}, resume=True, on_warning=warnings.append)
+    kept.keep(now=True)
+    before = (folder / "s.progress").read_bytes()
+    (folder / "s.progress").unlink()
+    folder.rmdir()
+    kept.keep(now=True)
+    kept.keep(now=True)
+    assert len(warnings) == 1
+    folder.mkdir()
+    kept.keep(now=True)
+    assert (folder / "s.progress").read_bytes() == before
+
+
 # Kills a run before each step that touches its folder, and lets the next one go on.
 DRIVER = """
 import os, shutil, signal, sys
@@ -111,6 +131,7 @@ import torch
 torch.set_num_threads(1)
 import moeprune
 from moeprune.stages import journal
+from moeprune.stages.journal import Journal
 
 model, text, work = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 options = eval(sys.argv[4])

@@ -21,7 +21,7 @@ from moeprune.errors import CheckpointError, StoppedError, UsageError
 from moeprune.observe import load as observe_load
 from moeprune.observe.streamed import memory as streamed_memory
 from moeprune.observe.streamed import sizing
-from moeprune.stages import waves
+from moeprune.stages import larger, waves
 from moeprune.stages.journal import Journal
 
 
@@ -273,10 +273,11 @@ def test_without_being_asked(
     assert story == []
     used = streamed_memory.used_memory()
     monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: used + 900_000_000)
+    # What the process of the tests has in use by now differs; more than it has is what counts.
+    monkeypatch.setattr(larger, "BESIDE", 50_000_000_000)
     run(tiny("mixtral"), texts, tmp_path / "waves", on_story=story.append)
     (line,) = story
-    if used < 1_000_000_000:
-        assert re.match(r"loaded whole the model takes 2\.0 GB, there are 1\.\d GB: the", line)
+    assert re.match(r"loaded whole the model takes 50\.0 GB, there are \d\.\d GB: the", line)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
 
 
