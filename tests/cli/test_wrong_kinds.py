@@ -48,7 +48,7 @@ SLOTS: Mapping[str, tuple[str, set[str], str]] = {
     "generations": (
         "calibrate model -o o --mode decode --generations FILE",
         {"stats.generations.jsonl", "text.jsonl", "must.json"},  # rows in form
-        "rite one|jsonl|'prompt'",
+        "rite one|jsonl|'prompt'|check the path",
     ),
     "merge": ("merge FILE -o o", {"stats.safetensors"}, "calibrat"),
     "merge with": (

@@ -45,8 +45,9 @@ def decode(**more: Any) -> dict[str, Any]:
     return {"mode": "decode", "max_new_tokens": 6, **more}
 
 
-def stable() -> dict[str, Any]:
-    return {"stop_when_stable": 0.3, "batch_tokens": 60}
+def stable(place: Path) -> dict[str, Any]:
+    domains = {"prose": str(place / "a.jsonl"), "数学": str(place / "b.txt")}
+    return {"domains": domains, "stop_when_stable": 0.3, "batch_tokens": 60}
 
 
 def alone(place: Path, name: str, **more: Any) -> Path:
@@ -111,11 +112,11 @@ def two(place: Path) -> Said:
             place, "even", output=out["apart"], **{"rank 1": {"remove": out["apart"] + KEPT}}
         ),
         "streamed": asked(place, output=out["streamed"], memory="1GB"),
-        "stable": asked(place, output=out["stable"], **stable()),
+        "stable": asked(place, output=out["stable"], **stable(place)),
         "stopped-stable": asked(
-            place, output=out["stopped-stable"], **stable(), **{"rank 1": {"stop_after": 5}}
+            place, output=out["stopped-stable"], **stable(place), **{"rank 1": {"stop_after": 5}}
         ),
-        "resumed-stable": asked(place, output=out["stopped-stable"], **stable()),
+        "resumed-stable": asked(place, output=out["stopped-stable"], **stable(place)),
         "to-nowhere": asked(place),
     }
     return drive(2, jobs, place)
@@ -242,7 +243,7 @@ def test_processes_that_share_experts_go_on_from_one_place(two: Said) -> None:
 
 
 def test_two_stop_reading_where_one_does(place: Path, two: Said) -> None:
-    one = alone(place, "stable", **stable())
+    one = alone(place, "stable", **stable(place))
     assert_same(one, output(place, "stable"))
     assert len(CalibrationStats.load(one).provenance["stable"]["curve"]) > 1
     only_one_says(two["stopped-stable"], "StoppedError")
