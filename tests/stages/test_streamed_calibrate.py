@@ -134,9 +134,12 @@ def test_every_whole_wave_is_kept(
     """However long saving takes."""
     run(tiny("qwen3_moe"), texts, tmp_path / "whole")
     keep = Journal.keep
-    monkeypatch.setattr(
-        Journal, "keep", lambda own, now=False: keep(own, now=True) if now else None
-    )
+
+    def seldom(own: Journal, *, now: bool = False) -> None:
+        if now:
+            keep(own, now=True)
+
+    monkeypatch.setattr(Journal, "keep", seldom)
     for _ in range(2):
         stop = InTheNextWave(tmp_path / "s.progress")
         with pytest.raises(StoppedError, match="holds the waves before it"):
