@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tiny import tiny_checkpoint
+from two_domains import two_domains
 
 import moeprune
 from moeprune.errors import CheckpointError, MismatchError, StatsError, StoppedError
@@ -23,14 +24,7 @@ DECODE: dict[str, Any] = {"mode": "decode", "max_new_tokens": 6, "temperature": 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("texts")
-    found = {}
-    for name, documents in {"数学": 11, "prose": 7}.items():
-        rows = [{"text": f"{name} {row} " * (1 + row % 5)} for row in range(documents)]
-        path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        found[name] = str(path)
-    return found
+    return two_domains(tmp_path_factory.mktemp("texts"))
 
 
 class After:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from two_domains import two_domains
 
 import moeprune
 from moeprune.errors import CheckpointError, StoppedError, UsageError
@@ -27,14 +28,7 @@ from moeprune.stages.journal import Journal
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("texts")
-    found = {}
-    for name, documents in {"数学": 11, "prose": 7}.items():
-        rows = [{"text": f"{name} {row} " * (1 + row % 5)} for row in range(documents)]
-        path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        found[name] = str(path)
-    return found
+    return two_domains(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture
