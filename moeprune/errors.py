@@ -39,6 +39,10 @@ class PlanError(MoePruneError):
     """A plan is malformed or leaves a model that cannot run."""
 
 
+class RunError(MoePruneError):
+    """A run folder, or the answers in it, are malformed or missing."""
+
+
 class MismatchError(MoePruneError):
     """Two artefacts do not belong together (stats, plan, checkpoint of different models)."""
 
