@@ -90,13 +90,19 @@ class Sample:
         for name, value in body.items():
             if type(value) not in _TYPES[name]:
                 raise RunError(f"{where}: {name} is {value!r}, which is not of its type.")
+        for name in ("seed", "tokens"):
+            if not 0 <= body.get(name, 0) < _MOST:
+                raise RunError(f"{where}: {name} is {body[name]}, not a count.")
         for name, value in body.get("metrics", {}).items():
-            number = type(value) in (int, float) and math.isfinite(value)
-            if not number:
+            if type(value) not in (int, float) or not -_MOST < value < _MOST:
                 raise RunError(f"{where}: metric {name!r} is {value!r}, not a number.")
+        if not _sound(body.get("details", {})):
+            raise RunError(f"{where}: details hold NaN or Infinity, or nest too deeply.")
         return cls(**{"domain": body["task"], **body})
 
 
+_MOST = 1 << 62  # far from where sums of such numbers would overflow
+_DEEPEST = 64
 _TEXT: tuple[type, ...] = (str,)
 _NONE = type(None)
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -195,6 +201,7 @@ class Run:
         for name, kind in _HEADER.items():
             if not isinstance(body.get(name), kind):
                 raise RunError(f"{where}: {name} is {body.get(name)!r}, which is not of its type.")
+        _check_items(body, where)
         order: Sequence[str] = body["order"]
         if sorted(order) != sorted(body["tasks"]):
             raise RunError(f"{where}: order and tasks do not name the same tasks.")
@@ -227,6 +234,28 @@ _HEADER: Mapping[str, type] = {
     "guards": list,
     "provenance": dict,
 }
+
+
+# what the values of a key of the header are
+_ITEMS: Mapping[str, type] = {"tasks": dict, "order": str, "probe": str, "guards": dict}
+
+
+def _check_items(body: Mapping[str, Any], where: Path) -> None:
+    for name, kind in _ITEMS.items():
+        held = body[name]
+        for item in held.values() if isinstance(held, dict) else held:
+            if not isinstance(item, kind):
+                raise RunError(f"{where}: {name} holds {item!r}, which is not of its type.")
+    if not _sound(body):
+        raise RunError(f"{where} holds NaN or Infinity, or nests too deeply.")
+
+
+def _sound(value: Any, depth: int = 0) -> bool:
+    """Whether a parsed JSON value nests within reason and holds only numbers that JSON can say."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return depth < _DEEPEST and all(_sound(item, depth + 1) for item in items)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _text(samples: Iterable[Sample]) -> str:
