@@ -48,43 +48,56 @@ class Perplexity:
     """Of texts, from sums over all of them.
 
     Attributes:
-        tokens: that were predicted.
-        nats_per_token: Σ nll / Σ tokens; the perplexity is its exponential.
-        bits_per_byte: Σ nll / (ln 2 · Σ bytes), which models of other tokenizers share; None where
-            bytes are not known.
-        per_word: exp(Σ nll / Σ words); None where words are not known.
+        nll: Σ of the negative log-likelihoods, nats.
+        tokens: that were predicted; None where they were not counted.
+        bytes: of the texts, UTF-8; None likewise.
+        words: of the texts; None likewise.
     """
 
-    tokens: int
-    nats_per_token: float
-    bits_per_byte: float | None
-    per_word: float | None
+    nll: float
+    tokens: int | None = None
+    bytes: int | None = None
+    words: int | None = None
 
     @property
     def per_token(self) -> float | None:
-        """exp(nats_per_token); None where that is no finite number."""
-        return _exp(self.nats_per_token)
+        """exp(Σ nll / Σ tokens); None where it is not known or no finite number."""
+        return _exp(self.nll / self.tokens) if self.tokens else None
+
+    @property
+    def per_word(self) -> float | None:
+        """exp(Σ nll / Σ words), as lm-eval's word_perplexity."""
+        return _exp(self.nll / self.words) if self.words else None
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Σ nll / (ln 2 · Σ bytes), which models of other tokenizers share."""
+        return self.nll / math.log(2) / self.bytes if self.bytes else None
+
+    @property
+    def badness(self) -> float:
+        """What tells the worse of two groups of texts: bits per byte, or nats per token, or nll."""
+        return self.nll / (self.bytes or self.tokens or 1)
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Perplexity | None:
-        """Of the answers that hold ``nll`` and ``tokens``; None where none does."""
-        held = [sample.details for sample in samples if _scored(sample.details)]
-        tokens = sum(int(details["tokens"]) for details in held)
-        if not tokens:
+        """Of the answers that hold ``nll``; None where none does."""
+        held = [sample.details for sample in samples if _is_number(sample.details.get("nll"))]
+        if not held:
             return None
-        nll = math.fsum(details["nll"] for details in held)
-        size = _sum(held, "bytes")
-        words = _sum(held, "words")
         return cls(
-            tokens=tokens,
-            nats_per_token=nll / tokens,
-            bits_per_byte=nll / math.log(2) / size if size else None,
-            per_word=_exp(nll / words) if words else None,
+            nll=math.fsum(details["nll"] for details in held),
+            **{name: _sum(held, name) for name in ("tokens", "bytes", "words")},
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain types."""
-        return {"per_token": self.per_token, **asdict(self)}
+        """As plain types, with the quotients."""
+        return {
+            **asdict(self),
+            "per_token": self.per_token,
+            "per_word": self.per_word,
+            "bits_per_byte": self.bits_per_byte,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +202,7 @@ def summarise(run: Run) -> dict[str, TaskSummary]:
 def _badness(figures: Figures) -> float | None:
     if figures.accuracy is not None:
         return -figures.accuracy
-    if figures.perplexity is None:
-        return None
-    bits = figures.perplexity.bits_per_byte
-    return figures.perplexity.nats_per_token if bits is None else bits
+    return figures.perplexity.badness if figures.perplexity else None
 
 
 def _mean_over_questions(values: Iterable[tuple[Sample, float]]) -> float:
@@ -211,10 +221,6 @@ def _share(flags: Iterable[bool]) -> float | None:
 def _nearest(ordered: Sequence[int], percent: int) -> int:
     """The smallest value that ``percent`` of all do not exceed."""
     return ordered[max(0, -(-percent * len(ordered) // 100) - 1)]
-
-
-def _scored(details: Mapping[str, Any]) -> bool:
-    return all(_is_number(details.get(name)) for name in ("nll", "tokens"))
 
 
 def _sum(held: Iterable[Mapping[str, Any]], name: str) -> int | None:

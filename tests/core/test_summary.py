@@ -79,13 +79,21 @@ def test_perplexity_is_of_sums_not_a_mean_of_perplexities() -> None:
     assert found.per_token == pytest.approx(math.e)
     assert found.bits_per_byte == pytest.approx(12 / 40 / math.log(2))
     assert found.per_word == pytest.approx(math.exp(1.5))
+    assert found.to_json() == {
+        **{"nll": 12, "tokens": 12, "bytes": 40, "words": 8},
+        "per_token": pytest.approx(math.e),
+        "bits_per_byte": pytest.approx(12 / 40 / math.log(2)),
+        "per_word": pytest.approx(math.exp(1.5)),
+    }
     bare = Perplexity.of([Sample(task="w", domain="w", id="1", details={"nll": 5000, "tokens": 2})])
-    assert bare is not None
+    assert bare is not None  # exp(2500) is no float
     assert (bare.bits_per_byte, bare.per_word, bare.per_token) == (None, None, None)
-    assert bare.to_json()["nats_per_token"] == 2500
-    odd = {"nll": "12", "tokens": 3}, {"nll": 1.0, "tokens": 0}, {"nll": True, "tokens": 3}
-    for details in odd:
-        assert Perplexity.of([Sample(task="w", domain="w", id="1", details=details)]) is None
+    half = [
+        Sample(task="w", domain="w", id="1", details={"nll": 1.5, "words": 3, "bytes": 8}),
+        Sample(task="w", domain="w", id="2", details={"nll": 1.5, "words": 3, "bytes": "8"}),
+    ]
+    assert Perplexity.of(half) == Perplexity(nll=3, words=6)
+    assert Perplexity.of([Sample(task="w", domain="w", id="1", details={"nll": True})]) is None
 
 
 def test_the_worst_domain_is_named() -> None:
