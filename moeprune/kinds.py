@@ -22,8 +22,10 @@ _OURS = {
     "moeprune.export": ("the record of an export", "'moeprune export'"),
     "moeprune.recipe": ("a recipe", ""),
     "moeprune.search": ("the state of a search", "'moeprune plan --method evoesap'"),
+    "moeprune.task": ("a task", "'moeprune tasks'"),
     "moeprune.run": ("the record of an evaluation", "'moeprune eval'"),
 }
+_TOML = ("moeprune.recipe", "moeprune.task")
 _BEGINNING = 4 << 20  # bytes; holds any plan, and the header of any stats
 _LENGTH = 8  # bytes that state the length of a safetensors header
 _LINE = 4096
@@ -137,9 +139,9 @@ def _file(path: Path, data: bytes, size: int) -> str:
         pass
     schema = _SCHEMA.search(text)
     if schema and schema[1] in _OURS:
-        # A recipe is TOML; JSON that cannot be parsed is cut short or was edited.
+        # JSON that cannot be parsed is cut short or was edited.
         noun = _OURS[schema[1]][0]
-        return noun if schema[1] == "moeprune.recipe" else f"{noun} cut short or edited"
+        return noun if schema[1] in _TOML else f"{noun} cut short or edited"
     if _rows(text):
         return "rows of JSON"
     return "a JSON file cut short or edited" if text.lstrip()[:1] == "{" else "a text file"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moeprune.core.chat import THINKING, has_template, rendered, thinking_switch
 from moeprune.errors import CheckpointError, DomainError, UsageError
 from moeprune.observe.around import inner_ids, special_ends
 from moeprune.observe.beginnings import first_ids
@@ -18,14 +17,6 @@ from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.rows import Document
 
 Ids = NDArray[np.int32]
-
-# Some templates write the current date; tokens that change from day to day cannot be merged or
-# measured again.
-_DAY = datetime(2025, 1, 1, 12)
-_TODAY = re.compile(r"""\bstrftime_now\(\s*(?P<quote>["'])(?P<form>[^"'\\]*)(?P=quote)\s*\)""")
-
-# Names of the switch in chat templates: Qwen, GLM and others; DeepSeek.
-_THINKING = ("enable_thinking", "thinking")
 
 
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
@@ -82,7 +73,7 @@ def encode(
         return _first(document.text, document.where, tokenizer, length, special=True)
     if not chat_template:
         return _first(_plain(document), document.where, tokenizer, length, special=True)
-    if getattr(tokenizer, "chat_template", None) is None:
+    if not has_template(tokenizer):
         raise DomainError(
             f"{document.where} holds 'messages', but the tokenizer has no chat template. "
             "Give rows with 'text' instead, or pass --chat-template off."
@@ -93,16 +84,8 @@ def encode(
         error=DomainError,
         also=(ArithmeticError,),
     ):
-        text = _rendered(tokenizer, list(document.text), **(template or {}))
+        text = rendered(tokenizer, document.text, **(template or {}))
     return _first(text, document.where, tokenizer, length, special=False)
-
-
-def _rendered(tokenizer: Any, chat: list[Any], **told: Any) -> str:
-    """A chat as the tokenizer's template writes it, on the same day each time."""
-    template = tokenizer.chat_template
-    if isinstance(template, str):
-        told["chat_template"] = _TODAY.sub(lambda call: repr(_DAY.strftime(call["form"])), template)
-    return str(tokenizer.apply_chat_template(chat, tokenize=False, **told))
 
 
 def _plain(document: Document) -> str:
@@ -171,23 +154,19 @@ def template_switch(tokenizer: Any, thinking: str) -> dict[str, Any]:
     told: dict[str, Any] = {"add_generation_prompt": True}
     if thinking == "default":
         return told
-    if getattr(tokenizer, "chat_template", None) is not None:
-        chat = [{"role": "user", "content": "1 + 2 = ?"}]
-        for name in _THINKING:
-            with foreign_errors(
-                "the tokenizer's chat template refuses a message of a user",
-                "Leave --thinking out, and give rows with 'prompt'.",
-                error=UsageError,
-                also=(ArithmeticError,),
-            ):
-                on, off = (
-                    _rendered(tokenizer, chat, **told, **{name: value}) for value in (True, False)
-                )
-            if on != off:
-                return {**told, name: thinking == "on"}
+    if has_template(tokenizer):
+        with foreign_errors(
+            "the tokenizer's chat template refuses a message of a user",
+            "Leave --thinking out, and give rows with 'prompt'.",
+            error=UsageError,
+            also=(ArithmeticError,),
+        ):
+            switch = thinking_switch(tokenizer)
+        if switch is not None:
+            return {**told, switch: thinking == "on"}
     raise UsageError(
         f"--thinking {thinking}: the tokenizer's chat template has no switch for it "
-        f"({', '.join(_THINKING)}). Leave --thinking out."
+        f"({', '.join(THINKING)}). Leave --thinking out."
     )
 
 

@@ -1,0 +1,55 @@
+"""A chat as a tokenizer's own template writes it. The tokenizer is handed in, not imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+# Some templates write the current date; tokens that change from day to day cannot be merged,
+# compared or measured again.
+_DAY = datetime(2025, 1, 1, 12)
+_TODAY = re.compile(r"""\bstrftime_now\(\s*(?P<quote>["'])(?P<form>[^"'\\]*)(?P=quote)\s*\)""")
+
+# Names of the switch in chat templates: Qwen, GLM and others; DeepSeek.
+THINKING = ("enable_thinking", "thinking")
+
+
+def has_template(tokenizer: Any) -> bool:
+    """Whether the tokenizer has a chat template."""
+    return getattr(tokenizer, "chat_template", None) is not None
+
+
+def rendered(tokenizer: Any, chat: Sequence[Mapping[str, Any]], **told: Any) -> str:
+    """A chat as the tokenizer's template writes it, on the same day each time.
+
+    Args:
+        tokenizer: of the model, with a chat template.
+        chat: messages with ``role`` and ``content``.
+        told: what else the template is told.
+
+    Raises:
+        Exception: whatever the template raises about these messages.
+    """
+    template = tokenizer.chat_template
+    if isinstance(template, str):
+        told["chat_template"] = _TODAY.sub(lambda call: repr(_DAY.strftime(call["form"])), template)
+    return str(tokenizer.apply_chat_template(list(chat), tokenize=False, **told))
+
+
+def thinking_switch(tokenizer: Any) -> str | None:
+    """What the template calls the switch that lets a model think; None: it reads none.
+
+    Raises:
+        Exception: whatever the template raises about a message of a user.
+    """
+    chat = [{"role": "user", "content": "1 + 2 = ?"}]
+    for name in THINKING:
+        on, off = (
+            rendered(tokenizer, chat, add_generation_prompt=True, **{name: value})
+            for value in (True, False)
+        )
+        if on != off:
+            return name
+    return None

@@ -1,0 +1,1 @@
+"""Task files: read, and written out as the texts that a model is given."""
