@@ -72,15 +72,31 @@ def wilson(right: int, n: int, *, level: float = 0.95) -> Interval:
     right, n = whole_number(right, name="right answers"), whole_number(n, name="questions")
     if right > n:
         raise UsageError(f"{right} right answers cannot come from {n} questions.")
+    return wilson_of_share(right / n if n else 0.0, n, level=level)
+
+
+def wilson_of_share(share: float, n: int, *, level: float = 0.95) -> Interval:
+    """``wilson`` where only the accuracy is known: a mean over seeds, a number of a table.
+
+    Args:
+        share: accuracy as a fraction in [0, 1]; ``share`` · ``n`` need not be whole.
+        n: questions; without any, nothing is known and the interval is [0, 1].
+        level: confidence.
+
+    Raises:
+        UsageError: a share outside [0, 1], or a level outside (0, 1).
+    """
+    if not 0 <= share <= 1:
+        raise UsageError(f"an accuracy must be a fraction in [0, 1]; got {share}.")
     z = two_sided_z(level)
     if not n:
         return Interval(0.0, 1.0, level)
-    middle = (right + z * z / 2) / (n + z * z)
-    half = z / (n + z * z) * math.sqrt(right * ((n - right) / n) + z * z / 4)
+    middle = (n * share + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(n * share * (1 - share) + z * z / 4)
     # Of all wrong and of all right, the limit is 0 and 1 to the last bit, not nearly so.
-    low = 0.0 if right == 0 else max(0.0, middle - half)
-    high = 1.0 if right == n else min(1.0, middle + half)
-    return Interval(min(low, right / n), max(high, right / n), level)
+    low = 0.0 if share == 0 else max(0.0, middle - half)
+    high = 1.0 if share == 1 else min(1.0, middle + half)
+    return Interval(min(low, share), max(high, share), level)
 
 
 def tango(b: int, c: int, n: int, *, level: float = 0.95) -> Interval:
