@@ -55,7 +55,7 @@ class AccuracyTable:
         return self.accuracy_VT - self.baseline_T
 
     def worst(self) -> tuple[tuple[str, float], ...]:
-        """The task that each variant lost most on, of equals the first, and its change in points."""
+        """The task each variant lost most on, of equals the first, and its change in points."""
         delta_VT = self.delta_VT
         worst_V = delta_VT.argmin(axis=1)
         return tuple(
