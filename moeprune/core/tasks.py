@@ -84,6 +84,8 @@ class Protocol:
             ``letter``, ``regex:PATTERN``.
         ignore_case: of letters, when answers are compared.
         temperature: 0: greedy.
+        length: tokens that a window of a perplexity predicts; None: 2048. Never more than the model
+            reads at once.
         limit: questions, drawn by ``seed``; None: all.
         seed: of all draws.
         expected: accuracy that the unpruned model is known to reach, in [0, 1].
@@ -105,12 +107,19 @@ class Protocol:
     extract: str = "exact"
     ignore_case: bool = False
     temperature: float = 0.0
+    length: int | None = None
     limit: int | None = None
     seed: int = 0
     expected: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("shots", 0), ("max_new_tokens", 1), ("limit", 1), ("seed", 0)):
+        for name, least in (
+            ("shots", 0),
+            ("max_new_tokens", 1),
+            ("length", 1),
+            ("limit", 1),
+            ("seed", 0),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{name} {value} must be at least {least}.")

@@ -9,84 +9,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
+from moeprune.errors import CheckpointError, UsageError
 from moeprune.observe.batches import WHOLE, Share
+from moeprune.observe.decoding import Completion, Decoding, check_generates, end_tokens
 from moeprune.observe.domains import Ids
 from moeprune.observe.placed import input_device
 from moeprune.observe.quiet import foreign_errors, quiet
+from moeprune.observe.steering import steered
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """What a model wrote.
-
-    Attributes:
-        ids: int32 token ids, with the end token where there is one.
-        finished: it ended by itself; else the budget was used up.
-    """
-
-    ids: Ids
-    finished: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
-    """How the next token is chosen.
-
-    Attributes:
-        max_new_tokens: the budget of a completion.
-        temperature: 0 = the most probable token; else one drawn from softmax(logits/temperature).
-        seed: of the draws.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
-
-    @property
-    def do_sample(self) -> bool:
-        """Whether tokens are drawn."""
-        return self.temperature > 0
-
-
-def check_generates(model: Any) -> None:
-    """Check that transformers can write text with this model.
-
-    Raises:
-        UnsupportedModelError: it cannot.
-    """
-    can = getattr(model, "can_generate", None)
-    if can is None or not can():
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no generate of transformers, so --mode decode cannot let "
-            "it write. Use --generations FILE with what another engine wrote, or --mode prefill."
-        )
-
-
-def end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens after which a completion ends: the checkpoint's, and the tokenizer's own.
-
-    One that the model does not have, as −1, is a way to say that there is none.
-
-    Raises:
-        CheckpointError: generation_config.json states something else than token ids.
-    """
-    stated = getattr(model.generation_config, "eos_token_id", None)
-    found = stated if isinstance(stated, list | tuple) else [stated]
-    if any(end is not None and type(end) is not int for end in found):
-        raise CheckpointError(
-            f"generation_config.json: eos_token_id {str(stated)[:80]!r} is no token id, nor a list "
-            "of them. Correct it."
-        )
-    ends = {end for end in (*found, tokenizer.eos_token_id) if end is not None}
-    size = int(model.get_input_embeddings().num_embeddings)
-    return tuple(sorted(end for end in ends if 0 <= end < size))
+__all__ = ["Completion", "Decoding", "check_generates", "end_tokens", "generate", "num_groups"]
 
 
 def generate(
@@ -99,12 +35,14 @@ def generate(
     kept: Mapping[int, Completion] | None = None,
     on_done: Callable[[Sequence[int], Sequence[Completion]], None] | None = None,
     share: Share = WHOLE,
+    tokenizer: Any = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[Completion, ...]:
     """Let the model go on after each prompt.
 
     Prompts of like length run side by side, padded on the left; those of equal length alone, where
     the model is code that comes with the checkpoint. Tokens that are drawn depend on the prompts of
-    the batch that they are drawn in, and on no other batch.
+    the batch that they are drawn in, and on no other batch; those of named draws on the name alone.
 
     Args:
         model: a causal language model; it is left as it was.
@@ -115,6 +53,9 @@ def generate(
         kept: number of the prompt -> its completion, of earlier batches of the same request.
         on_done: given the numbers and completions of each finished batch.
         share: which of the batches are run.
+        tokenizer: of the model, where there are stop texts.
+        names: of each prompt's draws: tokens of the same name are drawn with the same luck, in any
+            batch and from any model (see :mod:`moeprune.observe.paired_draws`).
 
     Returns:
         A completion a prompt, each of at least one token; of prompts in other batches than those of
@@ -135,7 +76,14 @@ def generate(
             if not share.holds(number) or all(row in found for row in rows):
                 continue
             torch.manual_seed(_seed(how.seed, rows[0]))
-            done = _batch(model, [prompts[row] for row in rows], how, ends)
+            done = _batch(
+                model,
+                [prompts[row] for row in rows],
+                how,
+                ends,
+                tokenizer,
+                None if names is None else [names[row] for row in rows],
+            )
             found |= zip(rows, done, strict=True)
             if on_done is not None:
                 on_done(rows, done)
@@ -194,7 +142,12 @@ def _groups(
 
 
 def _batch(
-    model: Any, prompts: Sequence[Ids], how: Decoding, ends: Sequence[int]
+    model: Any,
+    prompts: Sequence[Ids],
+    how: Decoding,
+    ends: Sequence[int],
+    tokenizer: Any,
+    names: Sequence[str] | None,
 ) -> list[Completion]:
     from transformers import GenerationConfig
 
@@ -204,14 +157,16 @@ def _batch(
     for line, ids in enumerate(prompts):
         ids_BS[line, width - ids.size :] = ids
         mask_BS[line, width - ids.size :] = 1
+    sampled = how.do_sample and names is None
     settings = GenerationConfig(
         max_new_tokens=how.max_new_tokens,
-        do_sample=how.do_sample,
-        **({"temperature": how.temperature, "top_k": 0, "top_p": 1.0} if how.do_sample else {}),
+        do_sample=sampled,
+        **({"temperature": how.temperature, "top_k": 0, "top_p": 1.0} if sampled else {}),
         eos_token_id=list(ends) or None,
         pad_token_id=ends[0] if ends else 0,
         use_cache=True,
     )
+    stopping, watched = steered(how, names, tokenizer, rows=len(prompts), width=width)
     with (
         quiet(),
         foreign_errors(
@@ -226,18 +181,23 @@ def _batch(
                 torch.from_numpy(ids_BS).to(input_device(model)),
                 attention_mask=torch.from_numpy(mask_BS).to(input_device(model)),
                 generation_config=settings,
+                **watched,
             )
         except torch.OutOfMemoryError as problem:
             raise UsageError(
                 f"{len(prompts)} prompts of up to {width} tokens and what follows them do not "
                 "fit the GPU's memory; give a smaller --batch-tokens or --max-new-tokens."
             ) from problem
-    return [_ended(line[width:], ends) for line in found_BS.cpu().numpy()]
+    lengths = stopping.lengths if stopping else [None] * len(prompts)
+    lines = found_BS.cpu().numpy()[:, width:]
+    return [_ended(ids, ends, length) for ids, length in zip(lines, lengths, strict=True)]
 
 
-def _ended(ids: Any, ends: Sequence[int]) -> Completion:
-    """A completion up to its first end token; padding follows that."""
+def _ended(ids: Any, ends: Sequence[int], length: int | None) -> Completion:
+    """A completion up to its first end token or its stop text; padding follows that."""
     places = np.flatnonzero(np.isin(ids, list(ends)))
-    if not places.size:
+    found = [int(places[0]) + 1] if places.size else []
+    found += [] if length is None else [length]
+    if not found:
         return Completion(ids=ids.astype(np.int32), finished=False)
-    return Completion(ids=ids[: places[0] + 1].astype(np.int32), finished=True)
+    return Completion(ids=ids[: min(found)].astype(np.int32), finished=True)

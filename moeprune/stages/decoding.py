@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +104,9 @@ def _generated(
         seed=seed,
     )
     request = {
-        **asdict(how),
+        "max_new_tokens": how.max_new_tokens,
+        "temperature": how.temperature,
+        "seed": how.seed,
         "model": dict(identity),
         "ends": list(ends),
         "batch_tokens": batch_tokens,
