@@ -22,7 +22,7 @@ _WHAT = {
     "texts": "a list of texts",
 }
 _TYPES: Mapping[str, str] = {
-    **dict.fromkeys(("shots", "max_new_tokens", "limit", "seed"), "int"),
+    **dict.fromkeys(("shots", "max_new_tokens", "length", "limit", "seed"), "int"),
     **dict.fromkeys(("temperature", "expected"), "float"),
     **dict.fromkeys(("chat_template", "thinking", "ignore_case"), "bool"),
     "stop": "texts",
