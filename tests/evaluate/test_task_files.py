@@ -106,6 +106,7 @@ def test_a_task_file_states_all_of_the_protocol_and_the_command_line_goes_before
         "extract": "regex:(a)",
         "ignore_case": True,
         "temperature": 1,
+        "length": 64,
         "limit": 4,
         "seed": 5,
         "expected": 0.5,
