@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -36,7 +37,7 @@ def whole_number(value: int, *, name: str, least: int = 0) -> int:
     Raises:
         UsageError: it has a fraction, or is below ``least``.
     """
-    if value != int(value) or value < least:
+    if not math.isfinite(value) or value != int(value) or value < least:
         raise UsageError(f"{name} must be a whole number of at least {least}; got {value}.")
     return int(value)
 
@@ -47,7 +48,10 @@ def right_or_wrong(values: ArrayLike, *, name: str) -> NDArray[np.bool_]:
     Raises:
         UsageError: another shape, or a value that is neither.
     """
-    values_N = np.asarray(values)
+    try:
+        values_N = np.asarray(values)
+    except ValueError as error:  # lists of different lengths
+        raise UsageError(f"{name} must be one list of answers.") from error
     if values_N.ndim != 1:
         raise UsageError(f"{name} must be one list of answers; got shape {values_N.shape}.")
     if values_N.dtype != np.bool_ and not np.isin(values_N, (0, 1)).all():
@@ -59,9 +63,12 @@ def finite(values: ArrayLike, *, name: str, ndim: int = 1) -> Array:
     """Numbers as float64 of ``ndim`` axes.
 
     Raises:
-        UsageError: another number of axes, or a NaN or infinity.
+        UsageError: no numbers, another number of axes, or a NaN or infinity.
     """
-    found = np.asarray(values, dtype=np.float64)
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} must be numbers, as many in every row.") from error
     if found.ndim != ndim:
         raise UsageError(f"{name} must have {ndim} axes; got shape {found.shape}.")
     if not np.isfinite(found).all():

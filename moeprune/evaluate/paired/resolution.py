@@ -31,7 +31,7 @@ class Resolution:
         power: chance to find a difference of that size.
         paired: by a paired test; at least what ``least_flips`` of ``n`` make. None where even all
             questions flipping one way would not be significant.
-        unpaired: by two independent samples of ``n`` each.
+        unpaired: by two independent samples of ``n`` each; None likewise.
         least_flips: flips, all one way, below which the exact test cannot be significant.
     """
 
@@ -41,7 +41,7 @@ class Resolution:
     level: float
     power: float
     paired: float | None
-    unpaired: float
+    unpaired: float | None
     least_flips: int
 
 
@@ -67,6 +67,7 @@ def resolution(
     """
     least = least_significant_flips(level=level)
     paired = paired_resolution(n, discordant=discordant, level=level, power=power)
+    unpaired = unpaired_resolution(n, accuracy=accuracy, level=level, power=power)
     return Resolution(
         n=n,
         discordant=discordant,
@@ -74,7 +75,7 @@ def resolution(
         level=level,
         power=power,
         paired=max(paired, least / n) if least <= n else None,
-        unpaired=unpaired_resolution(n, accuracy=accuracy, level=level, power=power),
+        unpaired=unpaired if unpaired <= 1 else None,
         least_flips=least,
     )
 

@@ -133,6 +133,12 @@ def test_what_is_no_pair_of_runs_is_refused_in_one_line():
         McNemar(-1, 0, 6)
     with pytest.raises(UsageError, match="c must be a whole number"):
         McNemar(1, 0.5, 6)
+    with pytest.raises(UsageError, match="n must be a whole number"):
+        McNemar(1, 0, float("nan"))
+    with pytest.raises(UsageError, match="one list of answers"):
+        McNemar.of([[1], [1, 0]], [1, 0])
+    with pytest.raises(UsageError, match="other values"):
+        McNemar.of([None, 1], [1, 0])
     with pytest.raises(MismatchError, match="2 and 3 values"):
         McNemar.of([1, 0], [1, 0, 1])
     with pytest.raises(UsageError, match=r"right \(1\) or wrong \(0\)"):

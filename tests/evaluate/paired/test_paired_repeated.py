@@ -125,5 +125,7 @@ def test_what_cannot_be_paired_is_refused_in_one_line():
         repeated([1, 0], [1, 0])
     with pytest.raises(UsageError, match="at least one question and one seed"):
         repeated(np.zeros((0, 2)), np.zeros((0, 2)))
+    with pytest.raises(UsageError, match="as many in every row"):
+        repeated([[1, 0], [1]], [[1], [0]])
     with pytest.raises(UsageError, match="NaN"):
         repeated([[float("nan")]], [[1]])
