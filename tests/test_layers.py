@@ -37,6 +37,7 @@ ONLY_IN = {
     "accelerate": {"observe", "routing", "evaluate"},
     "torch": {"observe", "routing", "evaluate"},
     "huggingface_hub": {"hub"},
+    "lm_eval": {"evaluate"},
     "tokenizers": {"observe", "evaluate"},
     "scipy": {"allocators", "evaluate"},
     "pickle": set(),

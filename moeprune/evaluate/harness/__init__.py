@@ -1,0 +1,1 @@
+"""Tasks of EleutherAI's lm-evaluation-harness by name, asked of a loaded model."""
