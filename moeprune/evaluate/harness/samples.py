@@ -7,19 +7,17 @@ another server was measured by.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from moeprune.artefact import canonical_json, sha256_bytes
 from moeprune.core.run import Sample
 from moeprune.errors import RunError
 
 PREFIX = "lm_eval:"
-_DIGITS = 8  # of a document's hash, enough to tell that it is another document
-_RIGHT_OR_WRONG = ("acc", "exact_match", "pass@1", "pass_at_1")
+_RIGHT_OR_WRONG = ("acc", "exact_match", "prompt_level_strict_acc", "pass@1", "acc_norm")
 _UNFILTERED = "none"
 _COUNTED = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_byte": "bytes"}
 _NEEDED = ("doc_id", "arguments", "resps", "filtered_resps", "filter", "metrics")
@@ -64,10 +62,11 @@ def samples_of(
     judge = judged_by(entries)
     documents: dict[str, dict[str, Mapping[str, Any]]] = {}
     for entry in entries:
-        filters = documents.setdefault(_id(entry), {})
+        id_ = str(entry["doc_id"])
+        filters = documents.setdefault(id_, {})
         name = str(entry["filter"])
         if name in filters:
-            raise RunError(f"{where or part}: document {_id(entry)} is answered twice.")
+            raise RunError(f"{where or part}: document {id_} is answered twice.")
         filters[name] = entry
     found = [
         _sample(filters, id_, part=part, whole=whole, judge=judge)
@@ -109,11 +108,6 @@ def _checked(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return entry
 
 
-def _id(entry: Mapping[str, Any]) -> str:
-    content = str(entry.get("doc_hash") or "")[:_DIGITS]
-    return f"{entry['doc_id']}-{content}" if content else str(entry["doc_id"])
-
-
 def _sample(
     filters: Mapping[str, Mapping[str, Any]],
     id_: str,
@@ -137,12 +131,14 @@ def _sample(
             elif metric in _COUNTED and _is_pair(value) and _number(value[0]) is not None:
                 details |= {"nll": -float(value[0]), _COUNTED[metric]: int(value[1])}
     arguments = _arguments(judging)
+    # Settings of a generation may be written otherwise by another server; texts may not.
+    texts = [text for request in arguments for text in request if isinstance(text, str)]
     prediction, answer, more = _read(judging, arguments)
     return Sample(
         task=f"{PREFIX}{whole or part}",
         domain=part,
         id=f"{part}/{id_}" if whole else id_,
-        input=hashlib.sha256(_dumped(arguments).encode("utf-8", "surrogatepass")).hexdigest(),
+        input=sha256_bytes(canonical_json(texts).encode("utf-8", "surrogatepass")),
         metrics=metrics,
         correct=correct,
         prediction=prediction,
@@ -202,10 +198,6 @@ def _arguments(entry: Mapping[str, Any]) -> list[list[Any]]:
         list(request.values()) if isinstance(request, Mapping) else list(request)
         for request in requests
     ]
-
-
-def _dumped(arguments: Any) -> str:
-    return json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def _flat(responses: Any) -> list[str]:
