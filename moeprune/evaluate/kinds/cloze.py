@@ -1,8 +1,9 @@
 """Multiple choice by the likelihood of each choice as a continuation of the question.
 
-``acc``: the choice of the largest summed log-likelihood; ``acc_norm``: of the largest one per byte
-of the choice's text, so that a long choice has no worse a chance. Where the choices stand in the
-text (WinoGrande), the same continuation is scored after each, and there is no ``acc_norm``.
+``acc``: the choice of the largest summed log-likelihood. So that a long choice has no worse a
+chance, ``acc_norm`` takes the largest per character of the choice's text, ``acc_bytes`` per byte of
+its UTF-8, as lm-evaluation-harness does; of plain English both are the same. Where the choices
+stand in the text (WinoGrande), the same continuation is scored after each, and ``acc`` is all.
 """
 
 from __future__ import annotations
@@ -38,30 +39,30 @@ def requests(
 
 
 def close(request: Request, scores: Scores) -> bool:
-    """Whether rounding could make another choice the best, by either metric."""
-    if within_rounding(scores.loglik, scores.rounding):
-        return True
-    size_C = _bytes(request.question)
-    return bool(size_C.size) and within_rounding(scores.loglik / size_C, scores.rounding / size_C)
+    """Whether rounding could make another choice the best, by any metric."""
+    return any(
+        within_rounding(scores.loglik / size_C, scores.rounding / size_C)
+        for size_C in _sizes(request.question).values()
+    )
 
 
 def sample(task: Task, request: Request, scores: Scores) -> Sample:
     """The choice; ``details.loglik`` holds the log-likelihood of each."""
     question = request.question
     assert question.right is not None
-    said = int(np.argmax(scores.loglik))
-    metrics = {"acc": float(said == question.right)}
-    size_C = _bytes(question)
-    if size_C.size:
-        metrics["acc_norm"] = float(int(np.argmax(scores.loglik / size_C)) == question.right)
+    # Of equal ones the first, as numpy says.
+    said = {
+        metric: int(np.argmax(scores.loglik / size_C))
+        for metric, size_C in _sizes(question).items()
+    }
     return Sample(
         task=task.name,
         domain=question.domain,
         id=question.id,
         input=request.sha256,
-        metrics=metrics,
-        correct=said == question.right,
-        prediction=question.choices[said],
+        metrics={metric: float(choice == question.right) for metric, choice in said.items()},
+        correct=said["acc"] == question.right,
+        prediction=question.choices[said["acc"]],
         answer=question.choices[question.right],
         details={
             "loglik": scores.loglik.tolist(),
@@ -71,9 +72,11 @@ def sample(task: Task, request: Request, scores: Scores) -> Sample:
     )
 
 
-def _bytes(question: Question) -> NDArray[np.float64]:
-    """UTF-8 bytes of each choice; none where the choices are not what is scored."""
-    if question.contexts:
-        return np.empty(0)
-    # An empty choice would be worth any number of nats per byte.
-    return np.array([max(1, len(choice.encode())) for choice in question.choices], np.float64)
+def _sizes(question: Question) -> dict[str, NDArray[np.float64]]:
+    """Metric -> what the log-likelihood of each choice is divided by."""
+    sizes = {"acc": [1] * len(question.choices)}
+    if not question.contexts:
+        # An empty choice would be worth any number of nats.
+        sizes["acc_norm"] = [max(1, len(choice)) for choice in question.choices]
+        sizes["acc_bytes"] = [max(1, len(choice.encode())) for choice in question.choices]
+    return {metric: np.array(size_C, np.float64) for metric, size_C in sizes.items()}
