@@ -21,6 +21,11 @@ def has_template(tokenizer: Any) -> bool:
     return getattr(tokenizer, "chat_template", None) is not None
 
 
+def dated(template: str) -> str:
+    """The template, on the same day each time."""
+    return _TODAY.sub(lambda call: repr(_DAY.strftime(call["form"])), template)
+
+
 def rendered(tokenizer: Any, chat: Sequence[Mapping[str, Any]], **told: Any) -> str:
     """A chat as the tokenizer's template writes it, on the same day each time.
 
@@ -34,7 +39,7 @@ def rendered(tokenizer: Any, chat: Sequence[Mapping[str, Any]], **told: Any) -> 
     """
     template = tokenizer.chat_template
     if isinstance(template, str):
-        told["chat_template"] = _TODAY.sub(lambda call: repr(_DAY.strftime(call["form"])), template)
+        told["chat_template"] = dated(template)
     return str(tokenizer.apply_chat_template(list(chat), tokenize=False, **told))
 
 

@@ -19,8 +19,9 @@ from plans import plan_keeping
 import moeprune
 from moeprune.core.progress import Progress
 from moeprune.core.run import Run, Sample
+from moeprune.evaluate.harness.ask import ask_harness
 from moeprune.evaluate.harness.parts import read_harness
-from moeprune.evaluate.harness.run import ask_harness, run_harness
+from moeprune.evaluate.harness.run import run_harness
 from moeprune.evaluate.harness.settings import HarnessSettings
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import load_causal_lm
@@ -325,3 +326,44 @@ def test_a_failure_leaves_nothing_behind_either(live: Any, tokenizer: Any, tasks
     with pytest.raises(moeprune.errors.UsageError, match="cannot ask task 'tiny_written'"):
         run_harness(live, tokenizer, ["tiny_written"], include=[tasks], max_length=4)
     assert before == (dict(os.environ), random.getstate(), sys.stdout, sys.stderr)
+
+
+_TEMPLATE = (
+    "{{ strftime_now('%Y') }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% if not enable_thinking %}.{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_chat_template_is_applied_and_thinking_switched(
+    live: Any, tasks: Path, thinking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chats = load_tokenizer(MODEL)
+    chats.chat_template = _TEMPLATE
+    seen: list[str] = []
+    from moeprune.evaluate.harness.model import LoadedModel
+
+    encode = LoadedModel.tok_batch_encode
+    monkeypatch.setattr(
+        LoadedModel,
+        "tok_batch_encode",
+        lambda self, strings, **told: seen.extend(strings) or encode(self, strings, **told),
+    )
+    samples, entries = asked(
+        live,
+        chats,
+        tasks,
+        ["tiny_written"],
+        chat_template=True,
+        thinking=thinking,
+        think_end="</think>" if thinking else None,
+        system="Answer.",
+    )
+    assert len(seen) == len(samples) == 7
+    end = "[assistant]" if thinking else "[assistant]."
+    # The year of every day, so that a run can be repeated and compared.
+    assert all(text.startswith("2025[system]Answer.[user]") for text in seen)
+    assert all(text.endswith(end) for text in seen)
+    protocol = entries["lm_eval:tiny_written"]["protocol"]
+    assert (protocol["chat_template"], protocol["thinking"]) == (True, thinking)
+    assert chats.chat_template == _TEMPLATE

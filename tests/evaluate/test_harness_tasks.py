@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moeprune.errors import UsageError
+from moeprune.evaluate.harness.ask import check_askable
 from moeprune.evaluate.harness.parts import read_harness
-from moeprune.evaluate.harness.run import check_askable
 from moeprune.evaluate.harness.settings import HarnessSettings
 
 _YAML = """
@@ -152,14 +153,44 @@ def test_settings_check_themselves(settings: dict[str, Any], said: str) -> None:
         HarnessSettings(**settings)
 
 
-def test_thinking_needs_written_answers_and_a_template_one(tmp_path: Path) -> None:
-    class Bare:
-        chat_template = None
+class Template:
+    """A tokenizer as far as its chat template is asked for."""
 
+    def __init__(self, template: str | None) -> None:
+        self.chat_template = template
+
+    def apply_chat_template(self, chat: list[dict[str, str]], **told: Any) -> str:
+        from jinja2 import Template as Jinja
+
+        return Jinja(told.pop("chat_template")).render(messages=chat, **told)
+
+
+_PLAIN = "{{ messages[0].content }}"
+_THINKS = _PLAIN + "{% if not enable_thinking %}<think></think>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "told"),
+    [
+        (None, {}, {}),
+        (None, {"chat_template": False}, {}),
+        (_PLAIN, {"chat_template": False}, {}),
+        (_PLAIN, {"chat_template": True}, {}),
+        (_THINKS, {"chat_template": False}, {}),
+        (_THINKS, {"chat_template": True, "thinking": False}, {"enable_thinking": False}),
+        (None, {"chat_template": True}, "no chat template"),
+        (None, {"thinking": True, "think_end": "</think>"}, "'plain' of lm-eval compares"),
+        (_PLAIN, {}, "--chat-template on|off"),
+        (_PLAIN, {"chat_template": True, "thinking": False}, "no switch for thinking"),
+        (_THINKS, {"chat_template": True}, "--thinking on|off"),
+    ],
+)
+def test_template_and_thinking_are_stated_where_there_is_a_choice(
+    tmp_path: Path, template: str | None, settings: dict[str, Any], told: dict[str, bool] | str
+) -> None:
     parts = read_harness(["plain"], HarnessSettings(), include=[write(tmp_path, "plain")])
-    thinks = HarnessSettings(thinking=True, think_end="</think>")
-    with pytest.raises(UsageError, match="'plain' of lm-eval compares likelihoods"):
-        check_askable(parts, thinks, Bare())
-    with pytest.raises(UsageError, match="no chat template"):
-        check_askable(parts, HarnessSettings(chat_template=True), Bare())
-    check_askable(parts, HarnessSettings(), Bare())
+    if isinstance(told, dict):
+        assert check_askable(parts, HarnessSettings(**settings), Template(template)) == told
+    else:
+        with pytest.raises(UsageError, match=re.escape(told)):
+            check_askable(parts, HarnessSettings(**settings), Template(template))

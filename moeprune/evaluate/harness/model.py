@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lm_eval.models.huggingface import HFLM
 
+from moeprune.core.chat import dated
 from moeprune.evaluate.harness.samples import Written
 
 
@@ -41,7 +42,7 @@ class LoadedModel(HFLM):
 
         Args:
             model: a causal language model of transformers.
-            tokenizer: its own; it is copied, since lm-eval changes what it is given.
+            tokenizer: its own; a copy is used, since lm-eval changes what it is given.
             batch_size: sequences that run side by side.
             max_length: tokens of the longest input; None: what the model's config says.
             device: where inputs go; None: where the model says it is.
@@ -60,6 +61,8 @@ class LoadedModel(HFLM):
         )
         if device is not None:
             self._device = device
+        if isinstance(self.tokenizer.chat_template, str):
+            self.tokenizer.chat_template = dated(self.tokenizer.chat_template)
         self.written: dict[str, list[Written]] = {}
         self.lengths: dict[str, int] = {}
         self.cut: set[tuple[Any, ...]] = set()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 from moeprune.artefact import canonical_json, sha256_bytes
 from moeprune.core.foreign import foreign_errors
 from moeprune.errors import UsageError
+from moeprune.evaluate.harness.facts import content_of, facts_of
 from moeprune.evaluate.harness.find import (
     broken_yaml,
     check_allowed,
@@ -28,7 +26,6 @@ _WAY_OUT = (
     "See that its dataset can be reached, on the Hugging Face Hub or in the files that its YAML "
     "names, and that the YAML is right."
 )
-_REVISION = re.compile(r"@([0-9a-f]{40})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +133,8 @@ def _built(manager: Any, name: str, settings: HarnessSettings) -> list[HarnessPa
     for part, built in loaded["tasks"].items():
         _apply(built, settings)
         with _said(f"the questions of task {part!r} of lm-eval cannot be read"):
-            facts = _facts(built, settings)
-            content = _content(built, settings)
+            facts = facts_of(built, settings)
+            content = content_of(built, settings)
         body = {"name": part, "facts": facts, "content": content}
         digest = sha256_bytes(canonical_json(body).encode())
         found.append(HarnessPart(name=part, whole=whole, built=built, facts=facts, sha256=digest))
@@ -153,74 +150,6 @@ def _apply(built: Any, settings: HarnessSettings) -> None:
         built.set_config(key="num_fewshot", value=settings.shots)
     elif own is None:
         built.set_config(key="num_fewshot", value=0)
-
-
-def _facts(built: Any, settings: HarnessSettings) -> dict[str, Any]:
-    config = built.config
-    total = len(built.eval_docs)
-    return {
-        "version": str(built.VERSION),
-        "output_type": config.output_type,
-        "shots": int(config.num_fewshot or 0),
-        "questions": min(total, settings.limit or total),
-        "higher_is_better": {str(k): bool(v) for k, v in built.higher_is_better().items()},
-        "dataset": {
-            "path": config.dataset_path,
-            "name": config.dataset_name,
-            "revision": _revision(built),
-        },
-        "config": _config_hash(built),
-    }
-
-
-def _revision(built: Any) -> str | None:
-    """The commit of the Hub that the questions came from, where it is known."""
-    stated = (built.config.dataset_kwargs or {}).get("revision")
-    if stated:
-        return str(stated)
-    data = getattr(built, "dataset", None) or {}
-    for split in data.values():
-        info = getattr(split, "info", None)
-        for url in getattr(info, "download_checksums", None) or ():
-            commit = _REVISION.search(str(url))
-            if commit:
-                return commit[1]
-    return None
-
-
-def _config_hash(built: Any) -> str:
-    """Of the task's configuration, wherever its file lies."""
-    body = built.dump_config()
-    body["metadata"] = {
-        key: value for key, value in (body.get("metadata") or {}).items() if key != "config_source"
-    }
-    if (body.get("dataset_kwargs") or {}).get("data_files"):
-        body["dataset_kwargs"] = {**body["dataset_kwargs"], "data_files": None}
-    return hashlib.sha256(_dumped(body).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _content(built: Any, settings: HarnessSettings) -> str:
-    """Of the questions, and of those that may stand before them."""
-    total = len(built.eval_docs)
-    told = hashlib.sha256()
-    for number, document in enumerate(built.eval_docs):
-        if number >= min(total, settings.limit or total):
-            break
-        told.update(_dumped(document).encode("utf-8", "surrogatepass"))
-    if built.config.num_fewshot:
-        for document in built.fewshot_docs() or ():
-            told.update(b"\0" + _dumped(document).encode("utf-8", "surrogatepass"))
-    return told.hexdigest()
-
-
-def _dumped(body: Any) -> str:
-    return json.dumps(body, sort_keys=True, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    text = str(value)
-    # The text of an object may hold its address, which changes from run to run.
-    return type(value).__name__ if " at 0x" in text else text
 
 
 def _said(what: str, *, also: tuple[type[BaseException], ...] = ()) -> foreign_errors:

@@ -1,22 +1,15 @@
-"""Tasks of lm-eval, asked of a loaded model: lm-eval asks and judges, and what it finds is ours."""
+"""Tasks of lm-eval by name, read and asked in one call."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from moeprune.core.foreign import foreign_errors
-from moeprune.core.progress import OnProgress, Progress, ignore
+from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.run import Sample
-from moeprune.errors import UsageError
+from moeprune.evaluate.harness.ask import ask_harness
 from moeprune.evaluate.harness.parts import HarnessPart, entries, read_harness
-from moeprune.evaluate.harness.quiet import contained
-from moeprune.evaluate.harness.samples import samples_of
 from moeprune.evaluate.harness.settings import HarnessSettings
 
 if TYPE_CHECKING:
@@ -81,134 +74,3 @@ def run_harness(
                 on_done(part, answers)
         found += answers
     return tuple(found), entries(parts, settings)
-
-
-def check_askable(parts: Sequence[HarnessPart], settings: HarnessSettings, tokenizer: Any) -> None:
-    """Check what needs no model.
-
-    Raises:
-        UsageError: a chat template is asked for and there is none, or a task cannot be asked of a
-            model that thinks.
-    """
-    if settings.chat_template and getattr(tokenizer, "chat_template", None) is None:
-        raise UsageError(
-            "the tokenizer has no chat template, and lm-eval is to apply it. State that it is off."
-        )
-    for part in parts:
-        if settings.thinking and not part.writes:
-            raise UsageError(
-                f"task {part.name!r} of lm-eval compares likelihoods, and a model that thinks "
-                "would answer after its thoughts. Turn thinking off, or name a task whose answers "
-                "are written."
-            )
-
-
-def ask_harness(
-    model: Any,
-    tokenizer: Any,
-    part: HarnessPart,
-    settings: HarnessSettings,
-    *,
-    trust_remote_code: bool = False,
-    batch_size: int = 1,
-    max_length: int | None = None,
-    device: torch.device | None = None,
-    on_progress: OnProgress = ignore,
-) -> tuple[Sample, ...]:
-    """Ask one task of lm-eval; what is read once may be asked of any number of variants.
-
-    Random states, streams, log settings, the environment and the tokenizer are left as they were.
-
-    Args:
-        model: a causal language model of transformers, as it is or under a plan.
-        tokenizer: its own.
-        part: the task.
-        settings: those it was read with.
-        trust_remote_code: see :func:`read_harness`.
-        batch_size: sequences side by side; as with lm-eval itself, another one may round otherwise.
-        max_length: tokens of the longest input; None: what the model's config says.
-        device: where inputs go; None: where the model says it is.
-        on_progress: told how far it is, in sequences.
-
-    Returns:
-        An answer a question. ``details["cut"]``: its input was longer than the model reads.
-
-    Raises:
-        UsageError: lm-eval fails.
-    """
-    check_askable((part,), settings, tokenizer)
-    with (
-        contained() as streams,
-        foreign_errors(
-            f"lm-eval cannot ask task {part.name!r}",
-            "Try a smaller --batch-size where memory is short, or leave the task out.",
-            error=UsageError,
-            also=(AssertionError, ArithmeticError, NotImplementedError),
-        ),
-    ):
-        from lm_eval import evaluate
-
-        from moeprune.evaluate.harness.model import LoadedModel
-
-        def on_rows(done: int, total: int) -> None:
-            with streams.own():
-                on_progress(Progress(f"lm_eval {part.name}", done, total, "sequences"))
-
-        asked = LoadedModel(
-            model,
-            tokenizer,
-            batch_size=batch_size,
-            max_length=max_length,
-            device=device,
-            template=settings.template,
-            think_end=settings.think_end,
-            on_rows=on_rows,
-        )
-        _seed(settings.seed)
-        part.built.set_fewshot_seed(seed=settings.seed)
-        results = evaluate(
-            lm=asked,
-            task_dict={"tasks": {part.name: part.built}, "groups": {}},
-            limit=settings.limit,
-            bootstrap_iters=0,
-            log_samples=True,
-            system_instruction=settings.system,
-            apply_chat_template=settings.chat_template,
-            fewshot_as_multiturn=settings.chat_template,
-            confirm_run_unsafe_code=trust_remote_code,
-        )
-        logged = results["samples"][part.name]
-    answers = samples_of(
-        logged, part=part.name, whole=part.whole, written=asked.written, lengths=asked.lengths
-    )
-    cut = _cut_documents(logged, asked.cut)
-    return tuple(
-        replace(answer, details={**answer.details, "cut": True}) if number in cut else answer
-        for number, answer in enumerate(answers)
-    )
-
-
-def _seed(seed: int) -> None:
-    """As ``lm_eval.simple_evaluate`` does, with one seed for all."""
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def _cut_documents(logged: Sequence[Mapping[str, Any]], cut: set[tuple[Any, ...]]) -> set[int]:
-    """Places of the documents one of whose inputs was cut."""
-    places: dict[Any, int] = {}
-    found: set[int] = set()
-    for entry in logged:
-        place = places.setdefault(entry["doc_id"], len(places))
-        for request in entry["arguments"]:
-            if tuple(request) in cut if len(request) < 2 else _texts(request) in cut:
-                found.add(place)
-    return found
-
-
-def _texts(request: Sequence[Any]) -> tuple[Any, ...]:
-    """What the model keeps of a request: both texts, or the prompt alone where one is written."""
-    return tuple(request) if isinstance(request[1], str) else (request[0],)

@@ -17,9 +17,8 @@ class HarnessSettings:
         limit: the first so many questions of each task; None: all.
         shots: solved questions before each, in place of the task's own number; a task that states
             0 keeps it, as with lm-eval itself.
-        chat_template: whether the tokenizer's chat template is applied.
-        thinking: whether the template is told to let the model think; None: it is not told.
-        template: what the template is told, by its own names.
+        chat_template: whether the tokenizer's is applied; None: not stated.
+        thinking: whether the template is told to let the model think; None: not stated.
         think_end: text after which the answer stands, where the model thinks.
         system: message before all others, where a chat template is applied.
         generation: settings that replace those of the tasks (``max_gen_toks``, ``temperature``, …).
@@ -28,9 +27,8 @@ class HarnessSettings:
 
     limit: int | None = None
     shots: int | None = None
-    chat_template: bool = False
+    chat_template: bool | None = None
     thinking: bool | None = None
-    template: Mapping[str, Any] = field(default_factory=dict)
     think_end: str | None = None
     system: str | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
