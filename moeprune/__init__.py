@@ -1,8 +1,8 @@
 """moeprune: prune whole experts from Mixture-of-Experts language models.
 
 Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
-``push``, ``inspect``, ``merge``, ``analyse``, ``demo``. They are imported on first use, so that
-``import moeprune`` is cheap.
+``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``. They are imported on first use,
+so that ``import moeprune`` is cheap.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _STAGES = (
     "plan",
     "plans",
     "push",
+    "tasks",
     "verify",
 )
 __all__ = ["__version__", *_STAGES]
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from moeprune.stages.plan import plan
     from moeprune.stages.plans import plans
     from moeprune.stages.push import push
+    from moeprune.stages.tasks import tasks
     from moeprune.stages.verify import verify
 
 

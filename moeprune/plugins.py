@@ -11,7 +11,12 @@ from types import ModuleType
 from moeprune.errors import UsageError
 
 # What messages call one plug-in of a folder.
-_ONE = {"criteria": "criterion", "allocators": "allocator", "kinds": "kind of task"}
+_ONE = {
+    "criteria": "criterion",
+    "allocators": "allocator",
+    "kinds": "kind of task",
+    "layouts": "layout",
+}
 
 
 def names(package: ModuleType) -> tuple[str, ...]:

@@ -12,7 +12,18 @@ import moeprune
 from moeprune.cli.options import printable
 from moeprune.errors import ElsewhereError, MoePruneError
 
-COMMANDS = ("demo", "inspect", "calibrate", "merge", "plan", "analyse", "export", "verify", "push")
+COMMANDS = (
+    "demo",
+    "inspect",
+    "calibrate",
+    "merge",
+    "plan",
+    "analyse",
+    "export",
+    "verify",
+    "tasks",
+    "push",
+)
 _LONGEST = 1200  # characters of an error line; a file may quote megabytes at us
 
 

@@ -31,7 +31,7 @@ _BATCH = 2**24
 _BUFFER = 2**20
 
 _PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<columns>[^:/\\]+))?", re.DOTALL)
-_HUB = re.compile(
+HUB_FORM = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^:/]+))?:(?P<split>[^:]+)(?::(?P<columns>[^:]+))?"
 )
 
@@ -44,7 +44,7 @@ def parquet_path(source: str) -> Path | None:
 
 def columns_named(source: str) -> str | None:
     """``COLUMN`` or ``A+B`` of a table, None where the source names none."""
-    found = (_HUB if source.startswith(HUB) else _PARQUET).fullmatch(source)
+    found = (HUB_FORM if source.startswith(HUB) else _PARQUET).fullmatch(source)
     return found["columns"] if found else None
 
 
@@ -63,7 +63,7 @@ def read_parquet(source: str, *, prompts: bool = False) -> Source:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise UsageError(_needs(source, "pyarrow")) from None
+        raise UsageError(needs(source, "pyarrow")) from None
 
     def read(only: Numbers | None) -> Iterator[tuple[int, Document]]:
         problem = foreign_errors(
@@ -148,7 +148,7 @@ def read_hub(
             misspelt.
         DomainError: the dataset cannot be read, lacks the column, or holds no text.
     """
-    found = _HUB.fullmatch(source)
+    found = HUB_FORM.fullmatch(source)
     if found is None:
         raise UsageError(f"{source!r} is not hf:ORG/DATASET[/CONFIG]:SPLIT[:COLUMN].")
     if samples is None:
@@ -159,7 +159,7 @@ def read_hub(
     try:
         import datasets
     except ImportError:
-        raise UsageError(_needs(source, "datasets")) from None
+        raise UsageError(needs(source, "datasets")) from None
     distinct = Distinct()
     kept: list[Document] = []
     problem = foreign_errors(
@@ -167,7 +167,7 @@ def read_hub(
         "Check its name, configuration and split, and the network.",
         error=DomainError,
     )
-    with _silent(datasets), problem:
+    with silent(datasets), problem:
         stream = datasets.load_dataset(
             found["repo"], found["config"], split=found["split"], streaming=True
         )
@@ -190,7 +190,7 @@ def read_hub(
 
 
 @contextlib.contextmanager
-def _silent(datasets: Any) -> Iterator[None]:
+def silent(datasets: Any) -> Iterator[None]:
     """No progress bars and no log lines of datasets below an error, inside the block only."""
     logging = datasets.utils.logging
     level, bars = logging.get_verbosity(), datasets.is_progress_bar_enabled()
@@ -204,5 +204,6 @@ def _silent(datasets: Any) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _needs(source: str, library: str) -> str:
+def needs(source: str, library: str) -> str:
+    """One line: what to install, to read a source."""
     return f'{source} needs {library}, which is not installed: pip install "moeprune[data]".'

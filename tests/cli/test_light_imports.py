@@ -36,6 +36,7 @@ def run(args: list[str]) -> subprocess.CompletedProcess[str]:
             "export",
             "verify",
             "push",
+            "tasks",
         )
     ],
     ids=" ".join,

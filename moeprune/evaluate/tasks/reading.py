@@ -130,7 +130,7 @@ def _made(
     details: dict[str, Any] = {"questions": questions.name, "of": len(asked)}
     if shots is not None:
         details["shots_from"] = shots.name
-    _check_ids(read)
+    check_ids(read)
     try:
         return Task(
             name=name,
@@ -158,7 +158,15 @@ def _questions(path: Path, name: str, ignore: Sequence[str]) -> list[tuple[Quest
     return found
 
 
-def _check_ids(read: Sequence[tuple[Question, str]]) -> None:
+def check_ids(read: Sequence[tuple[Question, str]]) -> None:
+    """Check that no two questions have one id.
+
+    Args:
+        read: questions, and the place of each for messages.
+
+    Raises:
+        UsageError: two have.
+    """
     seen: dict[str, str] = {}
     for question, where in read:
         if question.id in seen:
