@@ -64,7 +64,7 @@ def _json(path: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _csv(path: Path) -> Iterator[tuple[Any, str]]:
-    reader = csv.DictReader(io.StringIO(text_of(path), newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(text_of(path, newline=""), newline=""), strict=True)
     try:
         for row in reader:
             where = f"{path}, line {reader.line_num}"
@@ -72,7 +72,7 @@ def _csv(path: Path) -> Iterator[tuple[Any, str]]:
                 raise DomainError(f"{where} has more or fewer values than the first line names.")
             yield row, where
     except csv.Error as problem:
-        raise DomainError(f"{path}, line {reader.line_num} is not CSV ({problem}).") from None
+        raise DomainError(f"{path}, after line {reader.line_num} is not CSV ({problem}).") from None
 
 
 def _parquet(path: Path) -> Iterator[tuple[Any, str]]:

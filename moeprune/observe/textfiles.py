@@ -96,15 +96,20 @@ def parts_of(path: Path, *, chunk: int = _CHUNK) -> Iterator[str]:
     yield "".join(begun)
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, *, newline: str | None = None) -> str:
     """All of a text file.
+
+    Args:
+        path: of the file.
+        newline: as of ``open``; None: every end of a line becomes a newline.
 
     Raises:
         DomainError: it is missing, or no text.
     """
     with _readable(path):
         try:
-            return path.read_text(encoding="utf-8-sig")
+            with path.open(encoding="utf-8-sig", newline=newline) as file:
+                return file.read()
         except UnicodeDecodeError as problem:
             raise _no_text(path, problem.start) from None
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from moeprune.core.tasks import Protocol
 from moeprune.errors import UsageError
+from moeprune.evaluate import kinds
 from moeprune.evaluate.extract import check_rule
+from moeprune.plugins import known, names
 
 # What a task file may hold beside the protocol.
 OWN = ("name", "questions", "shots_from", "ignore")
@@ -31,18 +33,18 @@ FIELDS = ("question", "options", "domain", "letter", "choice")
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
-def check_keys(body: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Check that there is no key but the known ones.
+def check_keys(body: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+    """Check that there is no key but these.
 
     Raises:
         UsageError: there is; the message offers the nearest.
     """
-    names = sorted(known)
+    ordered = sorted(keys)
     for key in body:
-        if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
+        if key not in ordered:
+            near = difflib.get_close_matches(key, ordered, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{where} has {key!r}.{hint} Known are: {', '.join(names)}.")
+            raise UsageError(f"{where} has {key!r}.{hint} Known are: {', '.join(ordered)}.")
 
 
 def text_at(body: Mapping[str, Any], key: str, where: str) -> str | None:
@@ -70,6 +72,7 @@ def protocol_of(stated: Mapping[str, Any], where: str) -> Protocol:
     """
     try:
         protocol = Protocol(**{key: _value(key, value) for key, value in stated.items()})
+        known(protocol.kind, names(kinds), kind="kind of task")
         check_rule(protocol.extract)
         for name in ("description", "question", "option"):
             _check_template(name, getattr(protocol, name))
