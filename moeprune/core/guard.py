@@ -55,6 +55,8 @@ class Setting:
         knows_thinking: and that template can switch thinking.
         samples: the model's own generation config draws tokens.
         effect: the difference in accuracy that is looked for, in [0, 1].
+        expected: task -> accuracy that the unpruned model is known to reach, where its task does
+            not say.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -64,6 +66,7 @@ class Setting:
     knows_thinking: bool = False
     samples: bool = False
     effect: float = 0.01
+    expected: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ from typing import Any
 
 from moeprune.evaluate.harness.settings import HarnessSettings
 
+# In the order in which they count.
+_BUDGET = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_DEFAULT = 256
 _REVISION = re.compile(r"@([0-9a-f]{40})\b")
 
 
@@ -19,6 +22,7 @@ def facts_of(built: Any, settings: HarnessSettings) -> dict[str, Any]:
     return {
         "version": str(built.VERSION),
         "output_type": config.output_type,
+        **_written(built),
         "shots": int(config.num_fewshot or 0),
         "questions": min(total, settings.limit or total),
         "higher_is_better": {str(k): bool(v) for k, v in built.higher_is_better().items()},
@@ -29,6 +33,18 @@ def facts_of(built: Any, settings: HarnessSettings) -> dict[str, Any]:
         },
         "config": _config_hash(built),
     }
+
+
+def _written(built: Any) -> dict[str, Any]:
+    """Budget of an answer, and whether tokens are drawn, by the rules of lm-eval's HFLM."""
+    if built.config.output_type != "generate_until":
+        return {"max_new_tokens": None, "draws": False}
+    stated = built.config.generation_kwargs or {}
+    budgets = [stated[name] for name in _BUDGET if stated.get(name) is not None]
+    draws = stated.get("do_sample")
+    if draws is None:
+        draws = float(stated.get("temperature") or 0.0) > 0
+    return {"max_new_tokens": int(budgets[0]) if budgets else _DEFAULT, "draws": bool(draws)}
 
 
 def _revision(built: Any) -> str | None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.run import Sample
-from moeprune.evaluate.harness.ask import ask_harness
+from moeprune.evaluate.harness.ask import ask_harness, check_askable
 from moeprune.evaluate.harness.parts import HarnessPart, entries, read_harness
 from moeprune.evaluate.harness.settings import HarnessSettings
 
 if TYPE_CHECKING:
     import torch
+
+__all__ = ["ask_harness", "check_askable", "run_harness"]
 
 
 def run_harness(

@@ -1,0 +1,41 @@
+"""The unpruned model answers as one that guesses: what is compared after that is noise.
+
+The paper's first protocol scored a model at 53 % that reaches 81.65 % (lesson 5): an implausibly
+low score is a problem of the protocol. Near chance, every variant is "as good" as the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from scipy.special import bdtrc
+
+from moeprune.core.guard import WARN, Answered, Finding
+from moeprune.evaluate.guards._answers import by_task, choices_of, percent, right_of
+
+_TAIL = 0.025  # one-sided, of a 95 % bound
+
+
+def after(answered: Answered) -> Iterator[Finding]:
+    """Tasks of choices whose base does no better than chance, the mean of 1 / choices."""
+    for task, samples in by_task(answered.base):
+        choices = [choices_of(sample) for sample in samples]
+        known = [1 / number for number in choices if number is not None]
+        if len(known) < len(samples):
+            continue
+        right, number, chance = right_of(samples), len(samples), fmean(known)
+        # P(X >= right) of a guesser: the exact binomial at the mean chance, which is the wider.
+        if right and bdtrc(right - 1, number, chance) < _TAIL:
+            continue
+        yield Finding(
+            name="near-chance",
+            level=WARN,
+            task=task,
+            text=(
+                f"task {task!r}: {answered.base.name} answers {right} of {number} right "
+                f"({percent(right / number)}), no better than guessing ({percent(chance)}). Check "
+                "the protocol (shots, chat template, kind) on the unpruned model, or ask more "
+                "questions."
+            ),
+        )
