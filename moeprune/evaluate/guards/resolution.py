@@ -73,7 +73,8 @@ def _short(task: str, number: int, effect: float, flipping: float, where: str) -
         else "resolve no difference at all"
     )
     needed = paired_questions(effect, discordant=max(flipping, effect), power=0.5)
+    looked = f"{100 * effect:g} point{'s are' if effect > 0.01 else ' is'} looked for"
     return (
-        f"task {task!r}: {number} question{'s' * (number != 1)} {what}; {100 * effect:g} "
-        f"point{'s are' if effect > 0.01 else ' is'} looked for, which takes {needed:,}. Ask more, or look for more (--effect)."
+        f"task {task!r}: {number} question{'s' * (number != 1)} {what}; {looked}, which takes "
+        f"{needed:,}. Ask more, or look for more (--effect)."
     )
