@@ -1,8 +1,8 @@
 """moeprune: prune whole experts from Mixture-of-Experts language models.
 
 Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
-``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``. They are imported on first use,
-so that ``import moeprune`` is cheap.
+``tasks``, ``compare``, ``push``, ``inspect``, ``merge``, ``analyse``, ``demo``. They are imported
+on first use, so that ``import moeprune`` is cheap.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _STAGES = (
     "analyse",
     "calibrate",
+    "compare",
     "demo",
     "export",
     "inspect",
@@ -30,6 +31,7 @@ __all__ = ["__version__", *_STAGES]
 if TYPE_CHECKING:
     from moeprune.stages.analyse import analyse
     from moeprune.stages.calibrate import calibrate
+    from moeprune.stages.compare import compare
     from moeprune.stages.demo import demo
     from moeprune.stages.export import export
     from moeprune.stages.inspect import inspect

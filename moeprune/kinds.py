@@ -24,6 +24,7 @@ _OURS = {
     "moeprune.search": ("the state of a search", "'moeprune plan --method evoesap'"),
     "moeprune.task": ("a task", "'moeprune tasks'"),
     "moeprune.run": ("the record of an evaluation", "'moeprune eval'"),
+    "moeprune.comparison": ("a comparison", "'moeprune compare --json'"),
 }
 _TOML = ("moeprune.recipe", "moeprune.task")
 _BEGINNING = 4 << 20  # bytes; holds any plan, and the header of any stats

@@ -22,6 +22,7 @@ COMMANDS = (
     "export",
     "verify",
     "tasks",
+    "compare",
     "push",
 )
 _LONGEST = 1200  # characters of an error line; a file may quote megabytes at us

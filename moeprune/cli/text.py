@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +32,23 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as aligned columns: the first column left, the others right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
+    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        gaps = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        first, *others = (
+            cell + gap if not at else gap + cell
+            for at, (cell, gap) in enumerate(zip(row, gaps, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    return "\n".join(lines)
+
+
+def _width(cell: str) -> int:
+    """Columns of a terminal: two for a letter of Chinese or Japanese, none for an accent."""
+    return sum(
+        0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in cell
     )
 
 

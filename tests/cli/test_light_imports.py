@@ -35,6 +35,7 @@ def run(args: list[str]) -> subprocess.CompletedProcess[str]:
             "analyse",
             "export",
             "verify",
+            "compare",
             "push",
             "tasks",
         )

@@ -1,0 +1,234 @@
+"""What a comparison shows, as tables of cells: for a terminal and for Markdown alike.
+
+The worst domain of each variant first, then tasks, domains, written answers, perplexity, seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moeprune.cli.compare_cells import (
+    change,
+    flips,
+    number,
+    p_value,
+    percent,
+    place,
+    plural,
+    score,
+)
+
+if TYPE_CHECKING:
+    from moeprune.evaluate.comparison.comparing import Comparison
+    from moeprune.evaluate.comparison.differences import Difference
+    from moeprune.evaluate.comparison.variants import TaskComparison, VariantComparison
+
+SHOWN = 12  # domains, where all were not asked for
+COLUMNS = 4  # variants beside each other
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table with a title, and lines under it; the first row names the columns."""
+
+    title: str
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def sections(found: Comparison, *, all_domains: bool, by_seed: bool) -> Iterator[Section]:
+    """The tables of a comparison, in the order they are read."""
+    yield from _worst(found)
+    yield from _tasks(found)
+    yield from _domains(found, len(_divided(found)) if all_domains else SHOWN)
+    yield from _writing(found)
+    yield from _perplexity(found)
+    yield from _seeds(found) if by_seed else ()
+
+
+def _worst(found: Comparison) -> Iterator[Section]:
+    rows = [["variant", "worst domain", "n", "change, points", "lost/won", "p", "Holm p"]]
+    held = [(one.worst, one.name) for one in found.variants if one.worst is not None]
+    for (task, domain, part), name in sorted(held, key=lambda item: item[0][2].points):
+        rows.append([name, place(task, domain), *_short(part)])
+    if not held:
+        return
+    tests = found.families["domains"]
+    notes = [f"Holm over {plural(tests, 'test')}: every domain of every variant."]
+    if tests > len(found.variants):
+        notes.append(
+            "The worst of many domains is partly the unluckiest: read its interval, not its change."
+        )
+    yield Section("worst domain of each variant", rows, notes)
+
+
+def _short(part: Difference) -> list[str]:
+    return [
+        f"{part.questions:,}",
+        change(part),
+        flips(part),
+        p_value(part.p),
+        p_value(part.p_holm),
+    ]
+
+
+def _tasks(found: Comparison) -> Iterator[Section]:
+    names = list(dict.fromkeys(name for one in found.variants for name in one.tasks))
+    for name in names:
+        held = [(one, one.tasks[name]) for one in found.variants if name in one.tasks]
+        parts = [(one.name, task.overall) for one, task in held]
+        yield _table(found, _title(name, held[0][1]), parts)
+    pooled = [(one.name, one.pooled) for one in found.variants if one.pooled is not None]
+    if len(names) > 1 and pooled:
+        means = [
+            f"{one.name} {one.mean_of_tasks:+.2f}"
+            for one in found.variants
+            if one.mean_of_tasks is not None
+        ]
+        notes = [f"Every task the same weight: {', '.join(means)} points."]
+        yield _table(found, "all tasks together", pooled, notes=notes)
+
+
+def _title(name: str, task: TaskComparison) -> str:
+    return f"{name} by {task.metric}" if task.metric else name
+
+
+def _table(
+    found: Comparison,
+    title: str,
+    parts: Sequence[tuple[str, Difference]],
+    notes: Sequence[str] = (),
+) -> Section:
+    alike = len({(part.questions, part.base) for _, part in parts}) == 1
+    first = parts[0][1]
+    unit = "points" if first.scale != 1 else "its own unit"
+    own = [] if alike else ["n", found.base]
+    rows = [["variant", *own, "score", f"change, {unit}", "lost/won", "p", "Holm p", "resolves"]]
+    for name, part in parts:
+        counted = [] if alike else [f"{part.questions:,}", score(part, part.base)]
+        rows.append(
+            [
+                name,
+                *counted,
+                score(part, part.variant),
+                change(part),
+                flips(part),
+                p_value(part.p),
+                p_value(part.p_holm),
+                number(part.resolves),
+            ]
+        )
+    if alike:
+        title += (
+            f": {plural(first.questions, 'question')}, {found.base} {score(first, first.base)}"
+            + (f", {first.seeds} seeds each" if first.seeds > 1 else "")
+        )
+    return Section(title, rows, notes)
+
+
+def _divided(found: Comparison) -> list[tuple[str, str]]:
+    """(task, domain) of tasks with several domains, the one where any variant lost most first."""
+    worst: dict[tuple[str, str], float] = {}
+    for variant in found.variants:
+        for name, task in variant.tasks.items():
+            for domain, part in task.domains.items() if len(task.domains) > 1 else ():
+                key = (name, domain)
+                worst[key] = min(worst.get(key, part.points), part.points)
+    return sorted(worst, key=lambda key: (worst[key], key))
+
+
+def _domains(found: Comparison, shown: int) -> Iterator[Section]:
+    keys = _divided(found)
+    for start in range(0, len(found.variants), COLUMNS) if keys else ():
+        block = found.variants[start : start + COLUMNS]
+        rows = [["domain", "n", found.base, *(one.name for one in block)]]
+        for task, domain in keys[:shown]:
+            parts = [_domain(one, task, domain) for one in block]
+            first = next((part for part in parts if part is not None), None)
+            if first is not None:
+                cells = ["-" if part is None else _marked(part) for part in parts]
+                counted = [f"{first.questions:,}", score(first, first.base)]
+                rows.append([place(task, domain), *counted, *cells])
+        notes = [f"* Holm p < {1 - found.level:.3g} over {found.families['domains']:,} tests."]
+        if len(keys) > shown:
+            notes.append(f"{len(keys) - shown} more: --all-domains, or --json.")
+        yield Section("change by domain, points, the worst first", rows, notes)
+
+
+def _domain(variant: VariantComparison, task: str, domain: str) -> Difference | None:
+    return variant.tasks[task].domains.get(domain) if task in variant.tasks else None
+
+
+def _marked(part: Difference) -> str:
+    return f"{part.points:+.2f}{'*' if part.significant else ' '}"
+
+
+def _writing(found: Comparison) -> Iterator[Section]:
+    rows = [["written answers", "truncated", "p", "looped", "p50", "p99", "tokens, mean change"]]
+    for variant in found.variants:
+        for name, task in variant.tasks.items():
+            made = task.writing
+            if made is not None:
+                rows.append(
+                    [
+                        f"{variant.name}, {name}",
+                        f"{percent(made.truncation.base)} / {percent(made.truncation.variant)}",
+                        p_value(made.truncation.p),
+                        "-"
+                        if made.loops is None
+                        else f"{percent(made.loops.base)} / {percent(made.loops.variant)}",
+                        f"{made.base.p50} / {made.variant.p50}",
+                        f"{made.base.p99} / {made.variant.p99}",
+                        change(made.tokens, digits=1),
+                    ]
+                )
+    if len(rows) > 1:
+        yield Section(f"truncation and lengths ({found.base} / variant)", rows)
+
+
+def _perplexity(found: Comparison) -> Iterator[Section]:
+    rows = [["texts", "n", found.base, "variant", "change, %", "p"]]
+    for variant in found.variants:
+        for name, texts in variant.perplexity.items():
+            limits = texts.ratio_interval
+            between = (
+                ""
+                if limits is None
+                else f" [{100 * (limits.low - 1):+.2f}, {100 * (limits.high - 1):+.2f}]"
+            )
+            rows.append(
+                [
+                    f"{variant.name}, {name}",
+                    f"{texts.windows:,}",
+                    number(texts.baseline, 3),
+                    number(texts.variant, 3),
+                    f"{100 * (texts.ratio - 1):+.2f}{between}",
+                    p_value(texts.p),
+                ]
+            )
+    if len(rows) > 1:
+        yield Section("perplexity: never a reason on its own", rows)
+    yield from _ranks(found)
+
+
+def _ranks(found: Comparison) -> Iterator[Section]:
+    rows = [["perplexity of", "accuracy of", "models", "ρ", "p"]]
+    for one in found.beside:
+        if one.correlation is not None and one.correlation.value is not None:
+            rho, p = one.correlation.value, one.correlation.p
+            asked = one.task or "all tasks"
+            rows.append([one.texts, asked, str(one.correlation.n), f"{rho:+.2f}", p_value(p)])
+    if len(rows) > 1:
+        yield Section("does perplexity rank the models as accuracy does? ρ = -1: it does", rows)
+
+
+def _seeds(found: Comparison) -> Iterator[Section]:
+    rows = [["seed by seed", "n", "change, points", "lost/won", "p", "Holm p"]]
+    for variant in found.variants:
+        for name, task in variant.tasks.items():
+            for seed, part in task.by_seed.items():
+                rows.append([f"{variant.name}, {name}, {seed}", *_short(part)])
+    if len(rows) > 1:
+        yield Section("each seed alone: its p-values are not corrected", rows)

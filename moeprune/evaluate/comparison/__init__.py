@@ -1,0 +1,1 @@
+"""Runs compared question by question: joined, tested, ranked; samples in, figures out. No torch."""

@@ -1,0 +1,115 @@
+"""What is to be known before a comparison is believed; one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from moeprune.core.run import Run
+from moeprune.evaluate.comparison.beside import Beside
+from moeprune.evaluate.comparison.joining import Joined
+from moeprune.evaluate.comparison.variants import VariantComparison
+
+
+def cautions(
+    base: Run,
+    variants: Sequence[Run],
+    joined: Sequence[Joined],
+    compared: Sequence[VariantComparison],
+    *,
+    same: Sequence[bool],
+    ranks: Sequence[Beside],
+) -> tuple[str, ...]:
+    """Everything there is to warn of, the base first, then by variant."""
+    found = [*_guards(base)]
+    for variant, pairs, itself in zip(variants, joined, same, strict=False):
+        found += _left_out(base, variant, pairs)
+        found += _same(base, variant, pairs, itself=itself)
+        found += _other_numbers(base, variant)
+        found += _guards(variant)
+    found += _disagree(ranks, base, compared)
+    return tuple(dict.fromkeys(found))
+
+
+def _left_out(base: Run, variant: Run, joined: Joined) -> Iterator[str]:
+    for task, count in joined.only_base.items():
+        if task not in joined.pairs:
+            yield f"{variant.name} was not asked task {task}."
+        elif count:
+            yield (
+                f"task {task}: {count} answers of {base.name} have no counterpart in "
+                f"{variant.name} and are left out."
+            )
+    for task, count in joined.only_variant.items():
+        if count:
+            yield (
+                f"task {task}: {count} answers of {variant.name} have no counterpart in "
+                f"{base.name} and are left out."
+            )
+
+
+def _same(base: Run, variant: Run, joined: Joined, *, itself: bool) -> Iterator[str]:
+    """A patch that was never applied answers everything as the base does."""
+    pairs = [pair for task in joined.pairs.values() for pair in task]
+    if itself:
+        yield f"{variant.name} is the base itself; every difference is 0."
+        return
+    probes = [run.probe for run in (base, variant)]
+    comparable = all(probe.get("logits") for probe in probes)
+    comparable = comparable and probes[0].get("inputs") == probes[1].get("inputs")
+    if comparable and probes[0]["logits"] == probes[1]["logits"]:
+        yield (
+            f"{variant.name} gives the same logits as {base.name}, bit for bit: nothing was "
+            "changed in the model that was evaluated."
+        )
+    elif not comparable and all(one == other for one, other in pairs):
+        yield (
+            f"{variant.name} answers all {len(pairs)} questions exactly as {base.name} does: "
+            "check that it is another model, and that the plan was applied."
+        )
+
+
+def _other_numbers(base: Run, variant: Run) -> Iterator[str]:
+    one, other = (run.provenance.get("dtype") for run in (base, variant))
+    if one and other and one != other:
+        yield (
+            f"{variant.name} was run in {other} and {base.name} in {one}: part of the difference "
+            "may be the number type's."
+        )
+
+
+def _guards(run: Run) -> Iterator[str]:
+    for guard in run.guards:
+        text, task = guard.get("text"), guard.get("task")
+        if isinstance(text, str) and guard.get("level") == "warn":
+            yield f"{run.name}{f', task {task}' if task else ''}: {text}"
+
+
+def _disagree(
+    ranks: Sequence[Beside], base: Run, compared: Sequence[VariantComparison]
+) -> Iterator[str]:
+    """Perplexity one way and accuracy the other: over all questions, or surely on a task."""
+    for variant in compared:
+        for texts, perplexity in variant.perplexity.items():
+            own = [one for one in ranks if one.texts == texts]
+            told = [
+                one
+                for one in own
+                # Of several tasks, a change that may be chance counts in all of them together only.
+                if variant.name in (one.disagree if one in own[:1] else one.surely)
+            ]
+            if not told:
+                continue
+            ratio = perplexity.ratio - 1
+            yield (
+                f"{variant.name}: perplexity of {texts} is {abs(ratio):.2%} "
+                f"{'higher' if ratio > 0 else 'lower'} than {base.name}'s, and accuracy is "
+                f"{'higher' if ratio > 0 else 'lower'} too: "
+                f"{', '.join(_moved(variant, one.task) for one in told)}. Do not choose by "
+                "perplexity."
+            )
+
+
+def _moved(variant: VariantComparison, task: str | None) -> str:
+    part = variant.pooled if task is None else variant.tasks[task].overall
+    assert part is not None
+    return f"{part.points:+.2f} points on {task or 'all tasks'}"
