@@ -7,7 +7,8 @@
 ``regex:PATTERN``         the first group (or all) of the last match that is not blank
 ========================  =========================================================
 
-What stands before a closing ``</think>`` is the model's own affair and is not looked at.
+What a model wrote for itself first (``<think>…</think>``) is not looked at, see
+:mod:`moeprune.evaluate.thought`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from moeprune.core.tasks import Protocol
 from moeprune.errors import UsageError
 from moeprune.evaluate.numbers_written import last_number, value_of
 from moeprune.evaluate.stated_letter import stated_letter
+from moeprune.evaluate.thought import answer_part
 from moeprune.plugins import known
 
 EXACT = "exact"
 LAST_NUMBER = "last-number"
 LETTER = "letter"
 REGEX = "regex:"
-
-_THOUGHT = "</think>"
 
 
 def check_rule(rule: str) -> None:
@@ -51,7 +51,7 @@ def extract(text: str, rule: str) -> str | None:
     Raises:
         UsageError: there is no such rule, or its pattern is none.
     """
-    text = text.rpartition(_THOUGHT)[2]
+    text = answer_part(text)
     if rule == LAST_NUMBER:
         return last_number(text)
     if rule == LETTER:

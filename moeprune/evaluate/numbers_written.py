@@ -13,13 +13,14 @@ import re
 import unicodedata
 from fractions import Fraction
 
+# Groups of thousands are bounded, since a long list of numbers would be tried from each of them.
 _NUMBER = re.compile(
     r"""
     (?P<sign>(?<![\w)\].])[-+](?=[$€£¥\d.]))?
     (?:[$€£¥][ ]?(?P<late>-(?=[\d.]))?)?
     (?P<digits>
         (?<!/)\d+/\d+(?![\d/])
-      | (?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,3}(?!\w))?
+      | (?:\d{1,3}(?:,\d{2,3}){0,9},\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,3}(?!\w))?
       | (?<![\w.])\.\d+
     )
     """,

@@ -55,6 +55,27 @@ LETTERS = {
     "<think>The answer is A</think>\nThe answer is B": "B",
     "Vitamin C helps": "C",
     "the answer is 7": None,
+    "The answer is B because answer A is wrong": "B",
+    "Answer: C\n\nExplanation: answer choices A and B are wrong": "C",
+    "The answer is C. Option A is not the answer.": "C",
+    "The answer is most likely B, since A fails": "B",
+    "The answer is A because B is heavy": "A",
+    "Answer: A dog barks": None,
+    "I would go with D here": "D",
+    "Answer B": "B",
+    "The answer is the letter B": "B",
+    "Answer: The correct choice is D": "D",
+    "答案是A选项": "A",
+    "因此答案应该是 B，A项错误": "B",
+    "正确的选项是C": "C",
+    "正确的是（D）": "D",
+    "B选项正确，C不正确": "B",
+    "C不正确，所以是A": "A",
+    "选A。": "A",
+    "Die Lösung ist B": "B",
+    "É": None,
+    "don't": None,
+    "A's": None,
 }
 NUMBERS = {
     "It is 1,234.50.": "1234.50",
@@ -103,6 +124,27 @@ def test_letters(text: str, letter: str | None) -> None:
 @pytest.mark.parametrize(("text", "number"), NUMBERS.items())
 def test_last_numbers(text: str, number: str | None) -> None:
     assert extract(text, "last-number") == number
+
+
+THOUGHTS = {
+    "<think>Is it 7?</think>\n\n8": "8",
+    "so it is 7.</think>8": "8",  # the prompt began the thought
+    "<think>a</think>9<think>b</think>8": "8",
+    "<think>It is 7, or": None,
+    "\n<think>": None,
+    "analysisWe need 7.assistantfinal8": "8",
+    "analysisWe need 7. But": None,
+    "<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>final<|message|>8": "8",
+    "analysis of 8": "analysis of 8",
+    "A <think> in the middle": "A <think> in the middle",
+    "[THINK]7[/THINK] 8": "8",
+    "<seed:think>7</seed:think>8": "8",
+}
+
+
+@pytest.mark.parametrize(("text", "answer"), THOUGHTS.items())
+def test_thoughts_are_no_answers(text: str, answer: str | None) -> None:
+    assert extract(text, "exact") == answer
 
 
 def test_exact_and_patterns() -> None:
@@ -176,7 +218,11 @@ def test_a_letter_is_a_capital_or_nothing(text: str) -> None:
     assert extract(text, "letter") in {None, *"ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
-LONG = ("1,", "answer is ", "A ", "-", "****", "1/", "\\frac{1", "9", "$", "(", "\n", "选", "B is ")
+LONG = (
+    *("1,", "22,", "1,234,", "1.", "9", "1/", "-", "$", "1e", "½", "\\frac{1", "####"),
+    *("answer is ", "Answer:\n", "A ", "I ", "B is ", "选", "****", "(", "\n", "a) ", "\\boxed{"),
+    *("<think>", "assistantfinal", "analysis", " ", "\u00a0"),
+)
 
 
 @pytest.mark.parametrize("piece", LONG)

@@ -76,3 +76,13 @@ def test_a_text_that_is_read_as_it_is_states_nothing(tokenizer: Any) -> None:
     question = Question(id="q", domain="d", text="x")
     task = Task(name="t", protocol=Protocol(kind="perplexity"), questions=(question,))
     check_explicit(task, tokenizer)
+
+
+@pytest.mark.parametrize("template", ["none", "switch"])
+def test_a_system_message_is_not_left_out_in_silence(template: str, tokenizer: Any) -> None:
+    tokenizer.chat_template = TEMPLATES[template]
+    question = Question(id="q", domain="d", text="x", answers=("y",))
+    protocol = Protocol(kind="generate", chat_template=False, system="Be brief.")
+    task = Task(name="t", protocol=protocol, questions=(question,))
+    with pytest.raises(UsageError, match="states a system message"):
+        check_explicit(task, tokenizer)

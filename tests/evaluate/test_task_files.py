@@ -146,8 +146,14 @@ def test_choices_may_be_answered_in_words(tmp_path: Path) -> None:
 def test_kinds_without_right_and_wrong_need_no_answer(tmp_path: Path) -> None:
     rows(tmp_path / "q.jsonl", {"prompt": "Tell a story."})
     (task,) = read_tasks(toml(tmp_path, 'kind = "degeneration"\n'))
-    assert task.questions[0].answers == ()
-    assert "q.jsonl, line 1 has no 'answer'" in refused(tmp_path / "q.jsonl")
+    assert task.questions[0].answers == () and task.questions[0].text == "Tell a story."
+    rows(tmp_path / "q.jsonl", {"text": "A story that is read."})
+    (task,) = read_tasks(toml(tmp_path, 'kind = "perplexity"\nlength = 64\n'))
+    assert task.questions[0].text == "A story that is read." and task.protocol.length == 64
+    rows(tmp_path / "q.jsonl", {"prompt": "Tell a story."})
+    assert "q.jsonl, line 1 has no 'answer', which kind 'generate' needs" in refused(
+        tmp_path / "q.jsonl"
+    )
 
 
 ROWS = {
@@ -159,7 +165,7 @@ ROWS = {
     '{"prompt": "x", "answer": NaN}': "holds nan",
     '{"promt": "x", "answer": "y"}': "has 'promt'. Did you mean 'prompt'?",
     '{"passage": "p", "question": "x", "answer": "y"}': "ignore = [KEY] names more",
-    '{"question": "x", "prompt": "x", "answer": "y"}': "leave one of them out",
+    '{"question": "x", "prompt": "x", "answer": "y"}': "leave all but one out",
     '{"answer": "y"}': "asks nothing",
     '{"prompt": " ", "answer": "y"}': "asks nothing",
     '{"prompt": "x", "answer": " "}': "'answer' is empty",
@@ -232,6 +238,7 @@ KEYS = {
     "shots_from = 'nowhere.jsonl'": "does not exist",
     "ignore = 'u'": "is not a list of keys",
     "kind = 3": "kind = 3 is not a text",
+    "kind = 'leters'": "no kind of task named 'leters'. Did you mean 'letters'?",
     "a = = 1": "not TOML that can be read",
     "shots_draw = 'last'": "is neither 'first' nor 'seeded'",
 }

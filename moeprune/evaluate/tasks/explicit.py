@@ -35,7 +35,7 @@ def check_explicit(task: Task, tokenizer: Any) -> None:
                 f"{what} states a chat template, and the model's tokenizer has none. "
                 "Pass --chat-template off."
             )
-        _check_unthought(task)
+        _check_plain(task)
         return
     if protocol.chat_template is None:
         raise UsageError(
@@ -43,7 +43,7 @@ def check_explicit(task: Task, tokenizer: Any) -> None:
             f"{_CHAT}"
         )
     if not protocol.chat_template:
-        _check_unthought(task)
+        _check_plain(task)
         return
     with foreign_errors(
         f"{what}: the tokenizer's chat template refuses a message of a user",
@@ -67,7 +67,13 @@ def check_explicit(task: Task, tokenizer: Any) -> None:
         )
 
 
-def _check_unthought(task: Task) -> None:
+def _check_plain(task: Task) -> None:
+    """Check that nothing is stated that only a chat template says."""
+    if task.protocol.system:
+        raise UsageError(
+            f"task {task.name!r} states a system message, and only a chat template says it. Pass "
+            "--chat-template on, or write it as its description."
+        )
     if task.protocol.thinking:
         raise UsageError(
             f"task {task.name!r} states thinking on, and only a chat template tells a model to "

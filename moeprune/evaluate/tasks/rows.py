@@ -17,12 +17,14 @@ KEYS = (
     "domain",
     "question",
     "prompt",
+    "text",
     "choices",
     "answer",
     "solution",
     "contexts",
     "continuation",
 )
+_ASKED = ("question", "prompt", "text")  # three words for one thing
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -71,11 +73,12 @@ def question_of(
 
 
 def _asked(row: Mapping[str, Any], where: str, *, needed: bool) -> str:
-    if "question" in row and "prompt" in row:
-        raise UsageError(f"{where} has 'question' and 'prompt'; leave one of them out.")
-    text = _one(row, "question" if "question" in row else "prompt", where)
+    named = [key for key in _ASKED if key in row]
+    if len(named) > 1:
+        raise UsageError(f"{where} has {' and '.join(map(repr, named))}; leave all but one out.")
+    text = _one(row, named[0], where) if named else ""
     if needed and not text.strip():
-        raise UsageError(f"{where} asks nothing; it needs a 'question' (or 'prompt').")
+        raise UsageError(f"{where} asks nothing; it needs a 'question' (or 'prompt', or 'text').")
     return text
 
 
