@@ -379,13 +379,39 @@ def test_one_other_answer_is_no_identical_run() -> None:
 
 
 def test_other_number_types_and_guards_are_told() -> None:
-    guard = {"name": "chance", "level": "warn", "task": "t", "text": "near chance."}
-    base = run("n", answers("t", "1100"), provenance={"dtype": "bfloat16"}, guards=(guard,))
-    other = run("v", answers("t", "1000"), provenance={"dtype": "float32"})
+    def told(**values: str) -> dict[str, str]:
+        return {"name": "budget", "level": "warn", "task": "t", "text": "near.", **values}
+
+    guards = (told(), told(name="resolution", text="few."), told(task="x", text="of x."))
+    base = run("n", answers("t", "1100"), provenance={"dtype": "bfloat16"}, guards=guards)
+    other = run("v", answers("t", "1000"), provenance={"dtype": "float32"}, guards=(told(),))
     assert compare_runs(base, [other]).warnings == (
-        "n, task t: near chance.",
+        "near.",
         "v was run in float32 and n in bfloat16: part of the difference may be the number type's.",
     )
+
+
+def test_a_base_near_chance_and_unbalanced_letters_are_seen_in_any_answers() -> None:
+    def rows(right: str, letters: str = "ABCD") -> list[Sample]:
+        return [
+            replace(
+                row,
+                details={"choices": 4},
+                answer="ABCD"[place // 4 % 4],
+                prediction=letters[place // 4 % 4]
+                if mark == "1"
+                else letters[(place // 4 + 1) % 4],
+            )
+            for place, (row, mark) in enumerate(zip(answers("arc", right), right, strict=True))
+        ]
+
+    poor, good = "1000" * 24, "1110" * 24
+    found = compare_runs(run("n", rows(poor)), [run("v", rows(good))])
+    assert len(found.warnings) == 1
+    assert "n answers 24 of 96 right (25.0%), no better than guessing" in found.warnings[0]
+    assert not compare_runs(run("n", rows(good)), [run("v", rows(poor))]).warnings
+    found = compare_runs(run("n", rows(good)), [run("v", rows(good, "ABBD"))])
+    assert any("the letters that v chooses are not spread" in line for line in found.warnings)
 
 
 def test_a_limit_finds_what_lost_more() -> None:

@@ -86,13 +86,38 @@ def test_questions_asked_otherwise_are_refused(field: str, value: str, words: st
         assert join(base, unknown, ["mmlu"]).only_base == {"mmlu": 0}
 
 
+PROTOCOL = {"shots": 5, "limit": None, "expected": 0.8, "max_new_tokens": 512}
+HARNESS = {"limit": 5, "parts": {"a": {"version": "1", "shots": 5, "config": "c", "sha256": "x"}}}
+
+
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
         ({"sha256": "a" * 64}, {"sha256": "b" * 64}, "questions or protocol (aaaaaaaaaaaa…"),
         ({"kind": "letters"}, {"kind": "cloze"}, "kind (letters and cloze)"),
-        ({"shots": {"arc": 5}}, {"shots": {"arc": 0}}, "number of shots"),
+        ({"shots": {"arc": 5}}, {"shots": {"arc": 0}}, "shots"),
         ({"version": {"x": "1", "y": "2"}}, {"version": {"y": "3"}}, "version"),
+        (
+            {"sha256": "a", "protocol": PROTOCOL},
+            {"sha256": "b", "protocol": {**PROTOCOL, "max_new_tokens": 1024}},
+            "max_new_tokens (512 and 1024)",
+        ),
+        (
+            {"sha256": "a", "protocol": PROTOCOL},
+            {"sha256": "b", "protocol": {**PROTOCOL, "thinking": True}},
+            "thinking (nothing and True)",
+        ),
+        (
+            {"sha256": "a", "protocol": HARNESS},
+            {
+                "sha256": "b",
+                "protocol": {
+                    **HARNESS,
+                    "parts": {"a": {"version": "1", "shots": 5, "config": "d"}},
+                },
+            },
+            "config of a (c and d)",
+        ),
     ],
 )
 def test_another_protocol_is_refused(
@@ -104,6 +129,19 @@ def test_another_protocol_is_refused(
     assert words in str(caught.value)
     join(base, run("v", answers("arc", "1"), tasks={"arc": {}}), ["arc"])
     join(base, run("v", answers("arc", "1"), tasks={"arc": one}), ["arc"])
+
+
+def test_fewer_questions_of_one_protocol_are_paired() -> None:
+    """A limit changes the hash of a task; inputs tell that the questions are the same."""
+    for protocol, more in (
+        (PROTOCOL, {**PROTOCOL, "limit": 2, "expected": None}),
+        (HARNESS, {"limit": 2, "parts": {"a": {**HARNESS["parts"]["a"], "sha256": "y"}}}),  # type: ignore[index]
+    ):
+        told = {"arc": {"sha256": "a", "protocol": protocol}}
+        base = run("base", answers("arc", "1101"), tasks=told)
+        other = {"arc": {"sha256": "b", "protocol": more}}
+        found = join(base, run("v", answers("arc", "10"), tasks=other), ["arc"])
+        assert (len(found.pairs["arc"]), found.only_base) == (2, {"arc": 2})
 
 
 def test_nothing_shared_is_refused_and_a_missing_task_is_counted() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from moeprune.core.guard import WARN, Answered
 from moeprune.core.run import Run
 from moeprune.evaluate.comparison.beside import Beside
 from moeprune.evaluate.comparison.joining import Joined
 from moeprune.evaluate.comparison.variants import VariantComparison
+from moeprune.evaluate.guards import near_chance, unbalanced_letters
+
+_OWN = {"identical", "resolution"}
 
 
 def cautions(
@@ -20,12 +24,11 @@ def cautions(
     ranks: Sequence[Beside],
 ) -> tuple[str, ...]:
     """Everything there is to warn of, the base first, then by variant."""
-    found = [*_guards(base)]
+    found = [*_guards((base, *variants), {task for pairs in joined for task in pairs.pairs})]
     for variant, pairs, itself in zip(variants, joined, same, strict=False):
         found += _left_out(base, variant, pairs)
         found += _same(base, variant, pairs, itself=itself)
         found += _other_numbers(base, variant)
-        found += _guards(variant)
     found += _disagree(ranks, base, compared)
     return tuple(dict.fromkeys(found))
 
@@ -77,11 +80,18 @@ def _other_numbers(base: Run, variant: Run) -> Iterator[str]:
         )
 
 
-def _guards(run: Run) -> Iterator[str]:
-    for guard in run.guards:
-        text, task = guard.get("text"), guard.get("task")
-        if isinstance(text, str) and guard.get("level") == "warn":
-            yield f"{run.name}{f', task {task}' if task else ''}: {text}"
+def _guards(runs: Sequence[Run], tasks: Collection[str]) -> Iterator[str]:
+    """What guards found when the runs were made, and what can be seen in any answers."""
+    for run in runs:
+        for guard in run.guards:
+            text, task = guard.get("text"), guard.get("task")
+            told = isinstance(text, str) and guard.get("level") == WARN
+            # What a comparison says better itself, with the flips that were seen.
+            if told and guard.get("name") not in _OWN and (not task or task in tasks):
+                yield " ".join(str(text).split())
+    seen = Answered(base=runs[0], variants=tuple(runs[1:]))
+    for guard_of in (near_chance.after, unbalanced_letters.after):
+        yield from (finding.text for finding in guard_of(seen) if finding.task in tasks)
 
 
 def _disagree(

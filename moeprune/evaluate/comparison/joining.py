@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from moeprune.core.run import Key, Run, Sample
 from moeprune.errors import MismatchError, UsageError
+from moeprune.evaluate.comparison.protocols import check_protocol
 from moeprune.plugins import known
 
 Pair = tuple[Sample, Sample]
-
-# Of an entry of Run.tasks: what must be the same, and how a message calls it.
-_PROTOCOL = {"kind": "kind", "sha256": "questions or protocol", "version": "version"}
-_PROTOCOL |= {"shots": "number of shots"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ def join(base: Run, variant: Run, tasks: Sequence[str]) -> Joined:
         if task not in variant.tasks:
             only_base[task] = len(mine)
             continue
-        _check_protocol(base, variant, task)
+        check_protocol(base, variant, task)
         pairs[task] = tuple((one, theirs[one.key]) for one in mine if one.key in theirs)
         if not pairs[task]:
             raise MismatchError(
@@ -87,24 +83,6 @@ def join(base: Run, variant: Run, tasks: Sequence[str]) -> Joined:
         only_base[task] = len(mine) - len(pairs[task])
         only_variant[task] = len(variant.of_task(task)) - len(pairs[task])
     return Joined(pairs, only_base, only_variant)
-
-
-def _check_protocol(base: Run, variant: Run, task: str) -> None:
-    one, other = base.tasks[task], variant.tasks[task]
-    for key, what in _PROTOCOL.items():
-        if key in one and key in other and not _agree(one[key], other[key]):
-            raise MismatchError(
-                f"task {task}: {base.name} and {variant.name} differ in {what} "
-                f"({_short(one[key])} and {_short(other[key])}), so their answers cannot be "
-                "paired. Evaluate both alike."
-            )
-
-
-def _agree(one: Any, other: Any) -> bool:
-    """Equal; of tables by subtask, equal where both have the subtask."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return all(one[name] == other[name] for name in one if name in other)
-    return bool(one == other)
 
 
 def _check_pairs(base: Run, variant: Run, task: str, pairs: Sequence[Pair]) -> None:
@@ -131,8 +109,3 @@ def _example(mine: Sequence[Sample], theirs: Sequence[Sample]) -> str:
 
 def _key(key: Key) -> str:
     return f"{key[1]!r} seed {key[2]}" if key[2] else repr(key[1])
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 24 else f"{text[:12]}…"
