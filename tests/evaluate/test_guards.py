@@ -98,16 +98,24 @@ def harness(
     chat_template: bool | None = False,
     thinking: bool | None = None,
     generation: Any = (),
+    asked: int | None = None,
     **part: Any,
 ) -> dict[str, Any]:
     """What ``entries`` says of a task of lm-eval; :func:`test_of_real_tasks` holds it to that."""
-    facts = {"output_type": "multiple_choice", "draws": False, "questions": 5000, **part}
+    facts = {
+        "output_type": "multiple_choice",
+        "draws": False,
+        "questions": 5000,
+        "shots": 0,
+        **part,
+    }
     return {
         "lm_eval:x": {
             "protocol": {
                 "chat_template": chat_template,
                 "thinking": thinking,
                 "generation": dict(generation),
+                "shots": asked,
                 "parts": {"x": {**facts, "max_new_tokens": None}},
             }
         }
@@ -179,6 +187,12 @@ CASES: dict[str, list[tuple[Answered | Setting, bool]]] = {
         (Setting(harness=harness(draws=False)), False),
         (Setting(harness=harness(draws=True, generation={"temperature": 0.7})), False),
         (Setting(tasks=(task("generate"),), samples=True), False),  # greedy unless stated
+    ],
+    "ignored-shots": [
+        (Setting(harness=harness(asked=5, shots=0)), True),
+        (Setting(harness=harness(asked=5, shots=5)), False),
+        (Setting(harness=harness(asked=0, shots=0)), False),
+        (Setting(harness=harness(shots=5)), False),
     ],
     "perplexity-on-chat": [
         (Setting(corpora=("held-out",), **TEMPLATE), True),
@@ -292,6 +306,12 @@ def test_of_real_tasks(tasks: Path) -> None:
             {"generation": {"temperature": 0.0, "do_sample": False}},
             ["implicit-chat-template", "resolution"],
         ),
+        (
+            "tiny_written",
+            {"chat_template": False, "shots": 3},
+            ["ignored-shots", "resolution"],
+        ),
+        ("tiny_choice", {"chat_template": False, "shots": 3}, ["resolution"]),
         ("tiny_text", {"chat_template": False}, ["perplexity-on-chat"]),
         ("tiny_choice", {"chat_template": True}, ["implicit-thinking", "resolution"]),
     ):
