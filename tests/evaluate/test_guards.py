@@ -116,7 +116,7 @@ def harness(
                 "thinking": thinking,
                 "generation": dict(generation),
                 "shots": asked,
-                "parts": {"x": {**facts, "max_new_tokens": None}},
+                "parts": {"x": {**facts, **part, "max_new_tokens": None}},
             }
         }
     }

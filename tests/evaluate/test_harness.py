@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -367,3 +368,28 @@ def test_a_chat_template_is_applied_and_thinking_switched(
     protocol = entries["lm_eval:tiny_written"]["protocol"]
     assert (protocol["chat_template"], protocol["thinking"]) == (True, thinking)
     assert chats.chat_template == _TEMPLATE
+
+
+def test_a_run_can_be_compared_with_what_plain_lm_eval_logged(
+    live: Any, tokenizer: Any, tasks: Path, plain: Mapping[str, Any], tmp_path: Path
+) -> None:
+    from lm_eval.loggers import EvaluationTracker
+
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    tracker.general_config_tracker.model_name_sanitized = "logged"
+    tracker.date_id = "2026-01-02T03-04-05.600000"
+    for name, logged in plain["samples"].items():
+        tracker.save_results_samples(name, copy.deepcopy(logged))
+    samples, entries = asked(live, tokenizer, tasks)
+    ours = Run(name="ours", tasks=entries, samples=samples)
+    result = moeprune.compare(ours, tmp_path / "logged")
+    (variant,) = result.variants
+    tests = variant.to_json()["tasks"]
+    # Joined by id, with the same inputs (others are an error), and the same answers.
+    assert {
+        name: (test["questions"], test["to_wrong"], test["to_right"], test["base"])
+        for name, test in tests.items()
+    } == {
+        "lm_eval:tiny_choice": (9, 0, 0, pytest.approx(2 / 9)),
+        "lm_eval:tiny_written": (7, 0, 0, pytest.approx(6 / 7)),
+    }
