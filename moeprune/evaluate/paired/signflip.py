@@ -24,14 +24,14 @@ from moeprune.evaluate.paired.mcnemar import binomial_half_cdf
 ENUMERATED_UP_TO = 20
 """Differences other than 0, not whole numbers, up to which all 2^N signs are gone through."""
 
-EXACT_WORK = 4_000_000_000
-"""Additions that the exact distribution of whole differences may take: about a second."""
+EXACT_WORK = 300_000_000
+"""Additions that the exact distribution of whole differences may take: some tenths of a second."""
 
 DRAWS = 100_000
-"""Assignments drawn beyond that; fewer, down to 10,000, where there are many different sizes."""
+"""Assignments drawn where that is too much; fewer, down to 5,000, where questions are many."""
 
 NORMAL_BEYOND = 20_000
-"""Different sizes beyond which nothing is drawn any more."""
+"""Differences beyond which nothing is drawn any more, unless one of them outweighs the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ def sign_flip(differences: ArrayLike, *, seed: int = 0) -> SignFlip:
     """Test whether the mean of ``differences`` is 0, by flipping their signs.
 
     Whole numbers (differences of counts; scale them first) get an exact p-value, by building up the
-    distribution of their sum. Others are enumerated when few, drawn when many, and beyond
-    ``NORMAL_BEYOND`` of different sizes their sum is taken as normal: z = Σ d / sqrt(Σ d²).
+    distribution of their sum. Where that is too much work signs are drawn, and of very many
+    differences the sum is taken as normal: z = Σ d / sqrt(Σ d²).
 
     Args:
         differences: (N,) finite numbers, one a question; those that are 0 do not matter.
@@ -65,18 +65,20 @@ def sign_flip(differences: ArrayLike, *, seed: int = 0) -> SignFlip:
     nonzero_N = given_N[given_N != 0]
     if not len(nonzero_N):
         return SignFlip(1.0, "exact")
-    whole = bool(np.all(nonzero_N == np.rint(nonzero_N)) and np.abs(nonzero_N).sum() < 2.0**53)
-    if whole:
+    # Sizes near the ends of what a float64 holds must not overflow when squared or summed.
+    largest = float(np.abs(nonzero_N).max())
+    if np.all(nonzero_N == np.rint(nonzero_N)) and largest * len(nonzero_N) < 2.0**53:
         p = _whole_p(nonzero_N.astype(np.int64))
         if p is not None:
             return SignFlip(p, "exact")
-    elif len(nonzero_N) <= ENUMERATED_UP_TO:
+    nonzero_N = nonzero_N / largest
+    if len(nonzero_N) <= ENUMERATED_UP_TO:
         return SignFlip(_enumerated_p(nonzero_N), "exact")
-    sizes_G, counts_G = np.unique(np.abs(nonzero_N), return_counts=True)
-    if len(sizes_G) > NORMAL_BEYOND:
-        z = math.fsum(nonzero_N) / float(np.linalg.norm(nonzero_N))
+    squares = float(nonzero_N @ nonzero_N)
+    if len(nonzero_N) > NORMAL_BEYOND and squares > 100:
+        z = math.fsum(nonzero_N) / math.sqrt(squares)
         return SignFlip(probability(erfc(abs(z) / math.sqrt(2))), "normal")
-    return SignFlip(_drawn_p(sizes_G, counts_G, _seen(nonzero_N), seed), "drawn")
+    return SignFlip(_drawn_p(nonzero_N, seed), "drawn")
 
 
 def _whole_p(differences_N: NDArray[np.int64]) -> float | None:
@@ -91,8 +93,6 @@ def _whole_p(differences_N: NDArray[np.int64]) -> float | None:
     positive = int(differences_N[differences_N > 0].sum()) // unit
     total = int(sizes_G @ counts_G)
     smaller = min(positive, total - positive)
-    if 2 * smaller == total:
-        return 1.0
     if len(sizes_G) == 1:
         return probability(2 * binomial_half_cdf(smaller, int(counts_G[0])))
     steps_G = np.minimum(counts_G, smaller // sizes_G) + 1
@@ -125,18 +125,23 @@ def _enumerated_p(differences_N: Array) -> float:
     return probability(float(np.mean(np.abs(sums) >= _seen(differences_N))))
 
 
-def _drawn_p(sizes_G: Array, counts_G: NDArray[np.int64], seen: float, seed: int) -> float:
+def _drawn_p(differences_N: Array, seed: int) -> float:
     generator = np.random.default_rng(seed)
-    draws = min(DRAWS, 200_000_000 // len(sizes_G))
+    sizes_G, counts_G = np.unique(np.abs(differences_N), return_counts=True)
+    # A binomial draw of a size that comes often costs about as much as 32 single signs.
+    if 32 * len(sizes_G) > len(differences_N):
+        sizes_G, counts_G = np.abs(differences_N), np.ones(len(differences_N), dtype=np.int64)
+    draws = max(5_000, min(DRAWS, 100_000_000 // len(sizes_G)))
     block = max(1, 4_000_000 // len(sizes_G))
-    hits, centre_G = 0, counts_G / 2
+    seen, total, hits = _seen(differences_N), float(counts_G @ sizes_G), 0
     for start in range(0, draws, block):
         shape = (min(block, draws - start), len(sizes_G))
         if counts_G.max() > 1:
             positive_DG = generator.binomial(counts_G, 0.5, size=shape)
-        else:  # the same of one trial each, several times as fast
+        else:
             positive_DG = generator.integers(0, 2, size=shape, dtype=np.int8)
-        hits += int(np.count_nonzero(np.abs(2 * ((positive_DG - centre_G) @ sizes_G)) >= seen))
+        sums_D = 2 * (positive_DG @ sizes_G) - total
+        hits += int(np.count_nonzero(np.abs(sums_D) >= seen))
     return probability((hits + 1) / (draws + 1))
 
 

@@ -68,6 +68,13 @@ def test_words_follow_the_rule(pairs):
     assert swapped == tuple(mirror.get(w, w) for w in characters({"A": one, "B": other}))
 
 
+def test_half_of_the_largest_loss_is_large():
+    assert characters({"A": np.array([-4.0, -2.0]), "B": np.array([0.0, 0.0])}) == (
+        "B-preserving",
+        "B-preserving",
+    )
+
+
 def test_small_losses_are_no_character():
     assert characters({"A": np.array([-0.4, 0.2]), "B": np.array([0.1, -0.3])}) == (
         "balanced",

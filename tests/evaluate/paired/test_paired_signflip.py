@@ -86,10 +86,23 @@ def test_beyond_it_is_drawn_then_normal(monkeypatch):
     assert drawn.p == pytest.approx(want, abs=0.005)
     assert sign_flip(differences) == drawn
     assert sign_flip(differences, seed=1).p != drawn.p
-    monkeypatch.setattr(signflip, "NORMAL_BEYOND", 299)
-    assert sign_flip(differences).p == pytest.approx(want, rel=1e-9)
-    assert sign_flip(differences).method == "normal"
-    assert sign_flip(np.abs(differences)[:299]).p == 1 / (DRAWS + 1)
+    assert sign_flip(np.abs(differences)).p == 1 / (DRAWS + 1)
+    many = rng.normal(0.005, 1, size=30_000)
+    found = sign_flip(many)
+    assert found.method == "normal"
+    z = many.sum() / np.linalg.norm(many)
+    assert found.p == pytest.approx(2 * scipy.stats.norm.sf(abs(z)), rel=1e-9)
+    monkeypatch.setattr(signflip, "NORMAL_BEYOND", 10**9)
+    assert sign_flip(many).p == pytest.approx(found.p, abs=0.02)
+
+
+def test_one_that_outweighs_the_others_is_not_taken_as_normal():
+    rest = np.random.default_rng(2).normal(size=30_000)
+    found = sign_flip([1e6, *rest])
+    # Whichever sign the large one has, the others must add as much to it as they do.
+    want = scipy.stats.norm.sf(rest.sum() / np.linalg.norm(rest))
+    assert found.method == "drawn"
+    assert found.p == pytest.approx(want, abs=0.02)
 
 
 def test_drawn_agrees_with_exact_on_whole_numbers(monkeypatch):
@@ -106,6 +119,8 @@ def test_edges():
         assert sign_flip(nothing) == signflip.SignFlip(1.0, "exact")
     assert sign_flip([3]).p == 1
     assert sign_flip([1e300, -1e300, 1e300]).p == 1
+    assert sign_flip([1e308] * 30_000).method == "normal"
+    assert sign_flip([1e-300] * 5).p == 2 / 32
     assert sign_flip([2.0**60, 1.0]).p == 0.5 * 2  # the sum is not whole to float64: enumerated
     with pytest.raises(UsageError, match="NaN or infinity"):
         sign_flip([float("inf")])

@@ -92,6 +92,24 @@ def test_too_many_partitions_are_drawn(monkeypatch):
     assert len(seeds) > 1
 
 
+def test_a_drawn_p_is_never_0(monkeypatch):
+    rng = np.random.default_rng(1)
+    level_VT = np.arange(7.0)[:, None] * [1, 1, -1, -1] + rng.normal(0, 0.1, (7, 4))
+    planted_VT = np.concatenate([level_VT, rng.normal(0, 20, (7, 12))], axis=1)
+    monkeypatch.setattr(module, "ALL_UP_TO", 30)
+    found = inversion(planted_VT, [0, 1], [2, 3])
+    assert (found.rho, found.p) == (-1, 1 / 31)
+
+
+def test_groups_without_an_order_count_as_no_inversion():
+    accuracy_VT = np.array([[1.0, 1, 5], [2, 2, 5], [3, 3, 5]])
+    found = inversion(accuracy_VT, [0], [1])
+    # ρ = 1 of the first two tasks, none of the others, which all count as at most 1.
+    assert (found.rho, found.p, found.partitions) == (1, 1, 3)
+    against = inversion(accuracy_VT * [1, -1, 1], [0], [1])
+    assert (against.rho, against.p) == (-1, 1 / 3)
+
+
 def test_the_papers_methods_invert_without_random():
     four = mesa_tables.table(tuple(mesa_tables.ACCURACY)[:4])
     found = tradeoff(four, clusters=mesa_tables.APPENDIX_B)
