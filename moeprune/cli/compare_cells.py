@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from moeprune.evaluate.comparison.differences import Difference
 
 
+_HUGE = 1e7
+
+
 def change(part: Difference, *, digits: int = 2) -> str:
     """``-4.64 [-9.11, -0.17]``: variant minus base, in points or on its own scale."""
     if part.low is None or part.high is None:
@@ -40,8 +43,15 @@ def p_value(p: float | None, *, sign: bool = False) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number, with ``-`` for none."""
-    return "-" if value is None else f"{value:,.{digits}f}"
+    """A number, with ``-`` for none; a huge one by its power of ten."""
+    if value is None:
+        return "-"
+    return f"{value:,.{digits}f}" if abs(value) < _HUGE else f"{value:.3g}"
+
+
+def growth(ratio: float) -> str:
+    """A ratio as a change in percent: ``-7.95``."""
+    return f"{100 * (ratio - 1):+.2f}" if ratio < _HUGE else f"{ratio:+.3g} x"
 
 
 def place(task: str, domain: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from moeprune.cli.compare_cells import (
     change,
     flips,
+    growth,
     number,
     p_value,
     percent,
@@ -193,18 +194,14 @@ def _perplexity(found: Comparison) -> Iterator[Section]:
     for variant in found.variants:
         for name, texts in variant.perplexity.items():
             limits = texts.ratio_interval
-            between = (
-                ""
-                if limits is None
-                else f" [{100 * (limits.low - 1):+.2f}, {100 * (limits.high - 1):+.2f}]"
-            )
+            between = "" if limits is None else f" [{growth(limits.low)}, {growth(limits.high)}]"
             rows.append(
                 [
                     f"{variant.name}, {name}",
                     f"{texts.windows:,}",
                     number(texts.baseline, 3),
                     number(texts.variant, 3),
-                    f"{100 * (texts.ratio - 1):+.2f}{between}",
+                    f"{growth(texts.ratio)}{between}",
                     p_value(texts.p),
                 ]
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from moeprune.cli.compare_cells import p_value, plural
 from moeprune.cli.compare_sections import Section, sections
 from moeprune.cli.compare_tradeoff import tradeoff_sections
+from moeprune.cli.options import printable
 from moeprune.cli.text import table
 from moeprune.hub import markdown
 
@@ -24,10 +25,10 @@ _WIDEST = 26  # characters of a name in a table
 
 def comparison_text(found: Comparison, *, all_domains: bool, by_seed: bool) -> str:
     """What ``moeprune compare`` prints."""
-    lines = [_head(found)]
+    lines = [printable(_head(found))]
     for section in _all(found, all_domains, by_seed):
         cells = [[_clipped(cell) for cell in row] for row in section.rows]
-        lines += ["", section.title, table(cells), *_wrapped(section.notes)]
+        lines += ["", printable(section.title), table(cells), *_wrapped(section.notes)]
     return "\n".join([*lines, "", *_wrapped(_said(found))])
 
 
@@ -129,4 +130,5 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
 
 def _clipped(cell: str) -> str:
     """A long name by its end, where names of paths and domains differ."""
+    cell = printable(cell)
     return cell if len(cell) <= _WIDEST else f"…{cell[1 - _WIDEST :]}"

@@ -201,6 +201,31 @@ def test_many_domains_are_cut_short_and_names_too(
     assert "number 19" in capsys.readouterr().out
 
 
+def test_names_cannot_break_a_table_or_drive_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, right in (("n\x1b[31m\n|", "11"), ("v`<b>", "01")):
+        folder = tmp_path / right
+        folder.mkdir()
+        run(name, answers("t\n| x", right)).save(folder)
+    args = ["compare", str(tmp_path / "11"), str(tmp_path / "01")]
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "t\\n| x: 2 questions, n\\x1b[31m\\n| 100.00%" in out
+    assert main([*args, "--markdown"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "| v\\`\\<b\\> | t \\| x | 2 |" in out
+
+
+def test_texts_alone_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, cost in (("n", 50.0), ("v", 70_000.0)):
+        (tmp_path / name).mkdir()
+        run(name, texts("wiki", [cost])).save(tmp_path / name)
+    assert main(["compare", str(tmp_path / "n"), str(tmp_path / "v")]) == 0
+    out = capsys.readouterr().out
+    assert "148.413  1.8e+308  +1.8e+308 x  1.000" in out and "worst domain" not in out
+
+
 def test_seeds_are_shown_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, lost in (("native", 0), ("v", 2)):
         rows = [answers("aime", flipped("11101", lost, 0), seed=seed) for seed in range(3)]

@@ -357,10 +357,13 @@ def identical(**values: Any) -> Run:
 @pytest.mark.parametrize(
     ("probes", "told"),
     [
-        (({}, {}), "answers all 4 questions exactly as native does"),
+        (({}, {}), "answers every question (4) exactly as native does"),
         (({"inputs": "i", "logits": "l"},) * 2, "the same logits as native, bit for bit"),
         (({"inputs": "i", "logits": "l"}, {"inputs": "i", "logits": "m"}), None),
-        (({"inputs": "i", "logits": "l"}, {"inputs": "j", "logits": "m"}), "answers all 4"),
+        (
+            ({"inputs": "i", "logits": "l"}, {"inputs": "j", "logits": "m"}),
+            "answers every question (4)",
+        ),
     ],
 )
 def test_a_variant_to_which_nothing_was_done_is_noticed(
@@ -499,6 +502,17 @@ def test_the_trade_off_of_the_papers_tables() -> None:
         compare_runs(base, variants[:2], clusters=groups)
     with pytest.raises(UsageError, match="no task mmlu"):
         compare_runs(base, variants, clusters={**groups, "knowledge": ["mmlu"]})
+
+
+def test_a_task_without_scores_is_told_and_nothing_at_all_refused() -> None:
+    bare = [replace(row, correct=None) for row in answers("free", "101")]
+    found = compare_runs(run("n", bare, answers("t", "10")), [run("v", bare, answers("t", "00"))])
+    line = "task free has no right and wrong, and is not compared; --metric names one of acc."
+    assert found.warnings == (line,)
+    assert list(found.variants[0].tasks) == ["t"]
+    assert list(compare_runs(run("n", bare), [run("v", bare)], metric=["acc"]).summary) == ["free"]
+    with pytest.raises(UsageError, match="nothing to compare"):
+        compare_runs(run("n", bare), [run("v", bare)])
 
 
 def test_wrong_options_are_refused() -> None:

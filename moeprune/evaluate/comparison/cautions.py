@@ -29,8 +29,19 @@ def cautions(
         found += _left_out(base, variant, pairs)
         found += _same(base, variant, pairs, itself=itself)
         found += _other_numbers(base, variant)
+    found += _not_compared(joined, compared)
     found += _disagree(ranks, base, compared)
     return tuple(dict.fromkeys(found))
+
+
+def _not_compared(joined: Sequence[Joined], compared: Sequence[VariantComparison]) -> Iterator[str]:
+    """Tasks without right and wrong, metric or likelihood that both runs have."""
+    for pairs, variant in zip(joined, compared, strict=True):
+        for task, own in pairs.pairs.items():
+            if task not in variant.tasks and task not in variant.perplexity:
+                have = sorted({name for pair in own for name in pair[0].metrics})
+                way_out = f"; --metric names one of {', '.join(have)}" if have else ""
+                yield f"task {task} has no right and wrong, and is not compared{way_out}."
 
 
 def _left_out(base: Run, variant: Run, joined: Joined) -> Iterator[str]:
@@ -66,7 +77,7 @@ def _same(base: Run, variant: Run, joined: Joined, *, itself: bool) -> Iterator[
         )
     elif not comparable and all(one == other for one, other in pairs):
         yield (
-            f"{variant.name} answers all {len(pairs)} questions exactly as {base.name} does: "
+            f"{variant.name} answers every question ({len(pairs)}) exactly as {base.name} does: "
             "check that it is another model, and that the plan was applied."
         )
 

@@ -117,6 +117,11 @@ def compare_runs(
         compare_variant(variant, pairs, metrics=metrics, level=level)
         for variant, pairs in zip(variants, joined, strict=True)
     ]
+    if not any(one.tasks or one.perplexity for one in bare):
+        raise UsageError(
+            f"no answer of {base.name} is right or wrong, nor has it a likelihood: there is "
+            "nothing to compare. Name what to compare by as a metric."
+        )
     compared, families = corrected(bare)
     figures = summarise(base)
     ranks = beside(compared, chosen)
