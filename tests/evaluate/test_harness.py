@@ -20,6 +20,7 @@ from plans import plan_keeping
 import moeprune
 from moeprune.core.progress import Progress
 from moeprune.core.run import Run, Sample
+from moeprune.errors import UsageError
 from moeprune.evaluate.harness.ask import ask_harness
 from moeprune.evaluate.harness.parts import read_harness
 from moeprune.evaluate.harness.run import run_harness
@@ -324,8 +325,14 @@ def test_a_tokenizer_without_padding_is_left_without(live: Any, tasks: Path) -> 
 
 def test_a_failure_leaves_nothing_behind_either(live: Any, tokenizer: Any, tasks: Path) -> None:
     before = dict(os.environ), random.getstate(), sys.stdout, sys.stderr
-    with pytest.raises(moeprune.errors.UsageError, match="cannot ask task 'tiny_written'"):
+    with pytest.raises(UsageError, match="--max-new-tokens"):
         run_harness(live, tokenizer, ["tiny_written"], include=[tasks], max_length=4)
+    bare = load_tokenizer(MODEL)
+    bare.bos_token = bare.eos_token = None
+    with pytest.raises(UsageError, match="neither a begin nor an end token"):
+        run_harness(live, bare, ["tiny_choice"], include=[tasks])
+    with pytest.raises(UsageError, match=r"cannot ask task 'tiny_choice' \(Sample larger"):
+        asked(live, tokenizer, tasks, ["tiny_choice"], shots=50)
     assert before == (dict(os.environ), random.getstate(), sys.stdout, sys.stderr)
 
 

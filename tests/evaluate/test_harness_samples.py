@@ -138,6 +138,8 @@ def test_lengths_of_written_answers_are_kept() -> None:
     known = {"Q": (Written(5, False), Written(8, True))}
     (twice,) = samples_of([written(resps=[["a", "b"]])], part="x", written=known)
     assert (twice.tokens, twice.truncated) == (13, True)
+    found = samples_of([written(0), written(1)], part="x", written=known)
+    assert [(s.tokens, s.truncated) for s in found] == [(5, False), (8, True)], "the same prompt"
     (unknown,) = samples_of([written()], part="x")
     assert (unknown.tokens, unknown.truncated) == (0, None)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moeprune.core.chat import has_template, thinking_switch
 from moeprune.core.foreign import foreign_errors
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.core.run import Sample
 from moeprune.errors import UsageError
+from moeprune.evaluate.harness.askable import check_askable, check_fits
 from moeprune.evaluate.harness.parts import HarnessPart
 from moeprune.evaluate.harness.quiet import contained
 from moeprune.evaluate.harness.samples import samples_of
@@ -22,60 +22,7 @@ from moeprune.evaluate.harness.settings import HarnessSettings
 if TYPE_CHECKING:
     import torch
 
-
-def check_askable(
-    parts: Sequence[HarnessPart], settings: HarnessSettings, tokenizer: Any
-) -> dict[str, bool]:
-    """Check what needs no model.
-
-    Returns:
-        What the chat template is told: its own name of the switch for thinking, where it has one.
-
-    Raises:
-        UsageError: whether a chat template is applied or the model thinks is not stated, or what
-            is stated cannot be had of this tokenizer or these tasks.
-    """
-    for part in parts:
-        if settings.thinking and not part.writes:
-            raise UsageError(
-                f"task {part.name!r} of lm-eval compares likelihoods, and a model that thinks "
-                "would answer after its thoughts. Pass --thinking off, or name a task whose "
-                "answers are written."
-            )
-    if settings.chat_template and not has_template(tokenizer):
-        raise UsageError(
-            "the tokenizer has no chat template, and lm-eval is to apply it. "
-            "Pass --chat-template off."
-        )
-    if settings.chat_template is None and has_template(tokenizer):
-        raise UsageError(
-            "it is not stated whether lm-eval applies the chat template of the model's tokenizer. "
-            "Pass --chat-template on|off."
-        )
-    if not settings.chat_template:
-        if settings.thinking:
-            raise UsageError(
-                "only a chat template tells a model to think. Pass --chat-template on, or "
-                "--thinking off."
-            )
-        return {}
-    with foreign_errors(
-        "the tokenizer's chat template refuses a message of a user",
-        "Pass --chat-template off.",
-        error=UsageError,
-        also=(ArithmeticError,),
-    ):
-        switch = thinking_switch(tokenizer)
-    if settings.thinking is None and switch is not None:
-        raise UsageError(
-            "it is not stated whether the model may think under lm-eval, which its chat template "
-            f"can switch ({switch}). Pass --thinking on|off."
-        )
-    if settings.thinking is not None and switch is None:
-        raise UsageError(
-            "the tokenizer's chat template has no switch for thinking. Leave --thinking out."
-        )
-    return {} if switch is None else {switch: bool(settings.thinking)}
+__all__ = ["ask_harness", "check_askable"]
 
 
 def ask_harness(
@@ -116,11 +63,12 @@ def ask_harness(
         contained() as streams,
         foreign_errors(
             f"lm-eval cannot ask task {part.name!r}",
-            "Try a smaller --batch-size where memory is short, or leave the task out.",
+            "Leave the task out, or run it by lm-eval alone to see where.",
             error=UsageError,
             also=(AssertionError, ArithmeticError, NotImplementedError),
         ),
     ):
+        import torch
         from lm_eval import evaluate
 
         from moeprune.evaluate.harness.model import LoadedModel
@@ -139,19 +87,26 @@ def ask_harness(
             think_end=settings.think_end,
             on_rows=on_rows,
         )
+        check_fits(part, asked)
         _seed(settings.seed)
         part.built.set_fewshot_seed(seed=settings.seed)
-        results = evaluate(
-            lm=asked,
-            task_dict={"tasks": {part.name: part.built}, "groups": {}},
-            limit=settings.limit,
-            bootstrap_iters=0,
-            log_samples=True,
-            system_instruction=settings.system,
-            apply_chat_template=bool(settings.chat_template),
-            fewshot_as_multiturn=bool(settings.chat_template),
-            confirm_run_unsafe_code=trust_remote_code,
-        )
+        try:
+            results = evaluate(
+                lm=asked,
+                task_dict={"tasks": {part.name: part.built}, "groups": {}},
+                limit=settings.limit,
+                bootstrap_iters=0,
+                log_samples=True,
+                system_instruction=settings.system,
+                apply_chat_template=bool(settings.chat_template),
+                fewshot_as_multiturn=bool(settings.chat_template),
+                confirm_run_unsafe_code=trust_remote_code,
+            )
+        except torch.OutOfMemoryError as problem:
+            raise UsageError(
+                f"{batch_size} sequences of task {part.name!r} of lm-eval do not fit the GPU's "
+                "memory; give a smaller --batch-size."
+            ) from problem
         logged = results["samples"][part.name]
     answers = samples_of(
         logged, part=part.name, whole=part.whole, written=asked.written, lengths=asked.lengths

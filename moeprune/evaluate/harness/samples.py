@@ -7,14 +7,22 @@ another server was measured by.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from moeprune.artefact import canonical_json, sha256_bytes
 from moeprune.core.run import Sample
 from moeprune.errors import RunError
+from moeprune.evaluate.harness.logged import (
+    arguments_of,
+    flat,
+    is_pair,
+    is_verdict,
+    number_of,
+    read_answer,
+)
 
 PREFIX = "lm_eval:"
 _RIGHT_OR_WRONG = ("acc", "exact_match", "prompt_level_strict_acc", "pass@1", "acc_norm")
@@ -72,10 +80,12 @@ def samples_of(
         _sample(filters, id_, part=part, whole=whole, judge=judge)
         for id_, filters in documents.items()
     ]
-    prompts = [_arguments(next(iter(filters.values()))) for filters in documents.values()]
+    # Each answer to a prompt is taken once: two documents may have the same.
+    due = {prompt: iter(answers) for prompt, answers in (written or {}).items()}
+    first = [next(iter(filters.values())) for filters in documents.values()]
     return tuple(
-        _with_lengths(sample, str(requests[0][0]), written or {}, lengths or {})
-        for sample, requests in zip(found, prompts, strict=True)
+        _with_lengths(sample, entry, due, lengths or {})
+        for sample, entry in zip(found, first, strict=True)
     )
 
 
@@ -85,7 +95,7 @@ def judged_by(entries: Sequence[Mapping[str, Any]]) -> str:
     for entry in entries:
         for metric in entry["metrics"]:
             values.setdefault((metric, str(entry["filter"])), []).append(entry.get(metric))
-    sure = {key for key, of_key in values.items() if all(_yes_or_no(value) for value in of_key)}
+    sure = {key for key, of_key in values.items() if all(is_verdict(value) for value in of_key)}
     for wanted in _RIGHT_OR_WRONG:
         for metric, filter_ in values:
             if metric == wanted and (metric, filter_) in sure:
@@ -126,14 +136,14 @@ def _sample(
             value: Any = entry.get(metric)
             if name == judge:
                 judging, correct = entry, bool(value)
-            if _is_number(value):
+            if is_number(value):
                 metrics[name] = float(value)
-            elif metric in _COUNTED and _is_pair(value) and _number(value[0]) is not None:
+            elif metric in _COUNTED and is_pair(value) and number_of(value[0]) is not None:
                 details |= {"nll": -float(value[0]), _COUNTED[metric]: int(value[1])}
-    arguments = _arguments(judging)
+    arguments = arguments_of(judging)
     # Settings of a generation may be written otherwise by another server; texts may not.
     texts = [text for request in arguments for text in request if isinstance(text, str)]
-    prediction, answer, more = _read(judging, arguments)
+    prediction, answer, more = read_answer(judging, arguments)
     return Sample(
         task=f"{PREFIX}{whole or part}",
         domain=part,
@@ -149,82 +159,21 @@ def _sample(
 
 def _with_lengths(
     sample: Sample,
-    prompt: str,
-    written: Mapping[str, Sequence[Written]],
+    entry: Mapping[str, Any],
+    written: Mapping[str, Iterator[Written]],
     lengths: Mapping[str, int],
 ) -> Sample:
-    if "text" in sample.details and written.get(prompt):
-        known = written[prompt]
-        truncated = any(one.truncated for one in known)
-        return replace(sample, truncated=truncated, tokens=sum(one.tokens for one in known))
-    if "nll" in sample.details and prompt in lengths:
-        return replace(sample, details={**sample.details, "tokens": lengths[prompt]})
+    arguments = arguments_of(entry)
+    if "text" in sample.details:
+        known = [
+            answer
+            for request, responses in zip(arguments, entry["resps"], strict=False)
+            for answer in islice(written.get(str(request[0]), iter(())), len(flat(responses)))
+        ]
+        if known:
+            truncated = any(answer.truncated for answer in known)
+            return replace(sample, truncated=truncated, tokens=sum(one.tokens for one in known))
+    elif "nll" in sample.details and str(arguments[0][0]) in lengths:
+        tokens = lengths[str(arguments[0][0])]
+        return replace(sample, details={**sample.details, "tokens": tokens})
     return sample
-
-
-def _read(
-    entry: Mapping[str, Any], arguments: Sequence[Sequence[Any]]
-) -> tuple[str | None, str | None, dict[str, Any]]:
-    """Prediction, right answer, and what else the responses hold."""
-    target = str(entry["target"]) if entry.get("target") is not None else None
-    responses = entry["filtered_resps"]
-    if any(len(request) > 1 and isinstance(request[1], Mapping) for request in arguments):
-        said = _flat(responses)
-        # What a filter returns where it finds nothing.
-        prediction = said[0] if said and said[0] not in ("[invalid]", "") else None
-        return prediction, target, {"text": (_flat(entry["resps"]) or [""])[0]}
-    if len(responses) > 1 and all(_is_pair(response) for response in responses):
-        # Pointwise mutual information asks for each choice a second time, without the question.
-        count = len(responses) // (2 if "acc_mutual_info" in entry["metrics"] else 1)
-        scores = [float(response[0]) for response in responses[:count]]
-        names = [str(request[-1]).strip() for request in arguments[:count]]
-        if len(set(names)) < count:  # the choices stand in the contexts
-            names = [str(number) for number in range(count)]
-        right = target
-        if target is not None and target.isdecimal() and int(target) < count:
-            right = names[int(target)]
-        more = {"scores": scores} if all(map(math.isfinite, scores)) else {}
-        return names[scores.index(max(scores))], right, {"choices": count, **more}
-    if len(arguments) == 1 and len(arguments[0]) == 1:  # the text itself
-        return None, None, {}
-    return None, target, {}
-
-
-def _arguments(entry: Mapping[str, Any]) -> list[list[Any]]:
-    """Of all requests; a file names them (``gen_args_0``, ``arg_0``), in their order."""
-    logged = entry["arguments"]
-    requests = logged.values() if isinstance(logged, Mapping) else logged
-    return [
-        list(request.values()) if isinstance(request, Mapping) else list(request)
-        for request in requests
-    ]
-
-
-def _flat(responses: Any) -> list[str]:
-    if isinstance(responses, list | tuple):
-        return [text for response in responses for text in _flat(response)]
-    return [str(responses)]
-
-
-def _is_pair(value: Any) -> bool:
-    """Of a number, or of −inf."""
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        return False
-    return _number(value[0]) is not None or str(value[0]) == "-inf"
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, str) and _number(value) is not None
-
-
-def _number(value: Any) -> float | None:
-    """Of a number, numpy's too, or of the text that a file holds in its place."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _yes_or_no(value: Any) -> bool:
-    return _is_number(value) and float(value) in (0.0, 1.0)
