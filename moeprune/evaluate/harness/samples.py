@@ -18,6 +18,7 @@ from moeprune.errors import RunError
 from moeprune.evaluate.harness.logged import (
     arguments_of,
     flat,
+    is_number,
     is_pair,
     is_verdict,
     number_of,
