@@ -1,4 +1,4 @@
-"""One calibration at a time for an output, and nothing left by those that were killed."""
+"""One long job at a time for an output, and nothing left by those that were killed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from moeprune.errors import OutputError
 
 
 @contextmanager
-def claimed(output: Path, path: Path, *also: Path) -> Iterator[None]:
-    """Be the only process of this machine that writes a file, while the block runs.
+def claimed(
+    output: Path, path: Path, *also: Path, job: str = "calibration"
+) -> Iterator[None]:
+    """Be the only process of this machine that writes a file or folder, while the block runs.
 
     What killed processes that wrote it have left half-written is removed first.
 
@@ -25,11 +27,12 @@ def claimed(output: Path, path: Path, *also: Path) -> Iterator[None]:
         output: what the file leads to, for messages.
         path: of the file.
         also: files that only who writes ``path`` writes.
+        job: what writes it, for messages.
 
     Raises:
         OutputError: another process is at it.
     """
-    lock = _locked(path, output)
+    lock = _locked(path, output, job)
     try:
         if lock is not None:
             _sweep((path, *also))
@@ -45,7 +48,7 @@ def _lock_file(path: Path) -> Path:
     return target.parent / f"{hidden_prefix(target)}lock"
 
 
-def _locked(path: Path, output: Path) -> BinaryIO | None:
+def _locked(path: Path, output: Path, job: str) -> BinaryIO | None:
     """The lock, held; None where there are no locks, or the folder cannot be written."""
     if sys.platform == "win32":
         return None
@@ -64,8 +67,7 @@ def _locked(path: Path, output: Path) -> BinaryIO | None:
         except BlockingIOError:
             lock.close()
             raise OutputError(
-                f"another calibration is writing {output}. Wait for it, stop it, or name another "
-                "file."
+                f"another {job} is writing {output}. Wait for it, stop it, or name another output."
             ) from None
         except FileNotFoundError:
             pass  # its holder has just removed it

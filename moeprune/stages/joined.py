@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -23,13 +23,28 @@ Made = TypeVar("Made")
 def together(
     job: Callable[Concatenate[Processes, Words], Made],
 ) -> Callable[Words, Made]:
-    """Give a job the processes of its launch; what fails in one of them ends it in all."""
+    """Give a calibration the processes of its launch; what fails in one ends it in all."""
+    return joint(job, alone=_alone)
+
+
+def joint(
+    job: Callable[Concatenate[Processes, Words], Made],
+    *,
+    alone: Callable[[Processes, Mapping[str, object]], AbstractContextManager[None]],
+) -> Callable[Words, Made]:
+    """Give a job the processes of its launch; what fails in one of them ends it in all.
+
+    Args:
+        job: takes the processes before everything else.
+        alone: of the processes and the job's words, a block in which no other launch writes the
+            same output.
+    """
 
     @functools.wraps(job)
     def joined(*args: Words.args, **words: Words.kwargs) -> Made:
         with (
             Processes(gpu=words.get("expert_parallel", 1) != 1) as crew,
-            _alone(crew, words.get("output")),
+            alone(crew, words),
         ):
             try:
                 return job(crew, *args, **words)
@@ -48,8 +63,9 @@ def together(
     return joined
 
 
-def _alone(crew: Processes, output: object) -> AbstractContextManager[None]:
+def _alone(crew: Processes, words: Mapping[str, object]) -> AbstractContextManager[None]:
     """No other launch may write the same file meanwhile."""
+    output = words.get("output")
     if not isinstance(output, str | Path):
         return nullcontext()
     work, path = Work(crew, expert_parallel=1), Path(output)

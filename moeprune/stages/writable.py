@@ -26,24 +26,41 @@ def check_writable(
             written.
     """
     for each in (path, *beside):
-        _check_name(each, path)
+        check_name(each, path)
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder. Name a file.")
     if path.is_file() and not overwrite:
         raise OutputError(f"{path} exists; name another file, or pass --overwrite.")
     check_replaced(path, own=own)
+    check_room(path)
+
+
+def check_room(path: Path) -> None:
+    """Check that something can be made in the folder of ``path``.
+
+    Raises:
+        OutputError: it cannot.
+    """
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as problem:
         reason = problem.strerror or problem
         raise OutputError(
-            f"cannot write {path}: {reason} ({path.parent}). Name a file in an existing folder."
+            f"cannot write {path}: {reason} ({path.parent}). Give a name in an existing folder."
         ) from problem
 
 
-def _check_name(path: Path, output: Path) -> None:
-    """Names have at most so many bytes, and what lies beside a file is called after it."""
+def check_name(path: Path, output: Path) -> None:
+    """Names have at most so many bytes, and what lies beside a file is called after it.
+
+    Args:
+        path: to look at.
+        output: the file or folder that it belongs to, for messages.
+
+    Raises:
+        OutputError: there can be no file of that name.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

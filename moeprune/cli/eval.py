@@ -1,0 +1,188 @@
+"""``moeprune eval``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from moeprune.cli.eval_values import amount, expected, names
+from moeprune.cli.interrupt import finishing
+from moeprune.cli.options import (
+    device_option,
+    dtype_option,
+    json_option,
+    model_argument,
+    output_option,
+    revision_option,
+    say,
+    trust_option,
+)
+from moeprune.cli.progress import progress
+from moeprune.core.progress import ignore
+
+
+@click.command("eval")
+@model_argument
+@output_option("the run, or with --variants a folder of runs", metavar="RUN")
+@click.option(
+    "--tasks",
+    multiple=True,
+    metavar="A,B",
+    callback=names,
+    help="What to ask: task files (.toml, or .jsonl of questions), folders of them, or "
+    "lm_eval:NAME. Several with commas, or by giving the option again.",
+)
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    metavar="PLAN",
+    help="Evaluate MODEL without the experts that this plan removes; nothing is written for it.",
+)
+@click.option(
+    "--variants",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Evaluate several plans, and MODEL itself, on the same inputs with one load: [[variant]] "
+    "tables with name and plan.",
+)
+@click.option("--name", metavar="NAME", help="Of the run. Default: of the plan, or of MODEL.")
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="NAME=SOURCE",
+    help="Text for perplexity that calibration or tuning may have seen; sources as in calibrate.",
+)
+@click.option(
+    "--held-out",
+    multiple=True,
+    metavar="NAME=SOURCE",
+    help="Text for perplexity that nothing has seen.",
+)
+@click.option(
+    "--chunk",
+    type=click.IntRange(min=2),
+    default=2048,
+    show_default=True,
+    metavar="N",
+    help="Tokens of a chunk of such text; never more than the model has positions for.",
+)
+@click.option(
+    "--chunks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Chunks of each text, from its beginning. Default: all.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Questions of each task, drawn by the task's seed. Default: all.",
+)
+@click.option("--shots", type=click.IntRange(min=0), metavar="K", help="Solved questions before.")
+@click.option(
+    "--chat-template",
+    type=click.Choice(["on", "off"]),
+    help="Whether questions are written as a chat; to be stated where the tokenizer has a template.",
+)
+@click.option(
+    "--thinking",
+    type=click.Choice(["on", "off"]),
+    help="Whether the model may think; to be stated where the chat template knows it.",
+)
+@click.option(
+    "--max-new-tokens", type=click.IntRange(min=1), metavar="N", help="Budget of written answers."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    metavar="T",
+    help="0: greedy; above, tokens are drawn.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How often a question is asked whose answer is drawn.",
+)
+@click.option(
+    "--batch-size",
+    default="auto",
+    show_default=True,
+    metavar="N|auto",
+    callback=amount,
+    help="Sequences side by side; it changes no answer.",
+)
+@click.option(
+    "--expect",
+    multiple=True,
+    metavar="TASK=ACC",
+    callback=expected,
+    help="Accuracy that the unpruned model is known to reach, as 0.715 or 71.5%; far below it, "
+    "the protocol is wrong.",
+)
+@click.option(
+    "--effect",
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="POINTS",
+    help="Difference in accuracy that you look for: too few questions for it are warned of.",
+)
+@click.option("--strict", is_flag=True, help="Exit code 1 where a guard warns.")
+@dtype_option("auto")
+@device_option
+@click.option(
+    "--resume/--no-resume",
+    default=True,
+    show_default=True,
+    help="Go on where an interrupted run with the same options stopped (its RUN.progress), or "
+    "begin anew.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace earlier runs of that name.")
+@revision_option
+@trust_option
+@json_option
+def command(
+    model: str,
+    output: Path,
+    chat_template: str | None,
+    thinking: str | None,
+    expect: dict[str, float],
+    effect: float,
+    strict: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Ask MODEL, whole or pruned, and keep every answer in a run folder.
+
+    MODEL is any causal language model. 'moeprune compare' reads the folder. If it is interrupted,
+    the same command goes on.
+    """
+    from moeprune.cli.eval_text import eval_json, eval_text
+    from moeprune.observe.launch import launched
+    from moeprune.stages.eval import eval as evaluate
+
+    speaks = launched().speaks  # of the processes of a launch, one
+    drawn = progress() if speaks else nullcontext(ignore)
+    with finishing(aloud=speaks) as stop, drawn as on_progress:
+        runs = evaluate(
+            model,
+            output=output,
+            chat_template=None if chat_template is None else chat_template == "on",
+            thinking=None if thinking is None else thinking == "on",
+            expected=expect,
+            effect=effect / 100,
+            stop=stop,
+            on_progress=on_progress,
+            on_warning=lambda text: click.echo(f"warning: {text}", err=True),
+            **options,
+        )
+    if speaks:
+        say(eval_json(runs, output), eval_text(runs, output), as_json=as_json)
+    levels = {guard["level"] for run in runs for guard in run.guards}
+    return int("stop" in levels or (strict and bool(levels)))

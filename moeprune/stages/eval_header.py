@@ -1,0 +1,83 @@
+"""What ``run.json`` says of a run: model, variant, tasks, and how it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from moeprune.core.guard import Finding
+from moeprune.core.run import Key, Run, Sample
+from moeprune.core.summary import summarise
+from moeprune.core.tasks import Task
+from moeprune.stages.calibrated import versions
+from moeprune.stages.eval_model import AskedModel
+from moeprune.stages.eval_variants import Variant
+
+
+def task_entries(tasks: Sequence[Task]) -> dict[str, dict[str, Any]]:
+    """Name -> entry in ``run.json``, of tasks that are ours."""
+    return {
+        task.name: {
+            "kind": task.kind,
+            "sha256": task.sha256,
+            "protocol": task.protocol.to_json(),
+            "questions": len(task.questions),
+            **({"details": dict(task.details)} if task.details else {}),
+        }
+        for task in tasks
+    }
+
+
+def run_of(
+    variant: Variant,
+    asked: AskedModel,
+    *,
+    entries: Mapping[str, Mapping[str, Any]],
+    samples: Sequence[Sample],
+    probe: Mapping[str, str],
+    provenance: Mapping[str, Any],
+) -> Run:
+    """The run of one variant, with the figures of its tasks.
+
+    Args:
+        variant: what answered.
+        asked: the model.
+        entries: task -> what is to be said of it.
+        samples: in their order.
+        probe: see :func:`moeprune.evaluate.probe.logits_probe`.
+        provenance: how it was asked.
+    """
+    run = Run(
+        name=variant.name,
+        model=asked.header(),
+        variant=variant.header(asked),
+        tasks=entries,
+        samples=tuple(samples),
+        probe=probe,
+        provenance=provenance,
+    )
+    figures = summarise(run)
+    return replace(
+        run,
+        tasks={
+            name: {**entry, **({"summary": figures[name].to_json()} if name in figures else {})}
+            for name, entry in entries.items()
+        },
+    )
+
+
+def ordered(answers: Mapping[Key, Sample], keys: Sequence[Key]) -> tuple[Sample, ...]:
+    """Answers in the order of the questions."""
+    return tuple(answers[key] for key in keys)
+
+
+def guarded(run: Run, findings: Sequence[Finding]) -> Run:
+    """The run with what the protocol guards found."""
+    return replace(run, guards=tuple(finding.to_json() for finding in findings))
+
+
+def made_with(*, harness: bool) -> dict[str, str]:
+    """Program -> its version, of those that decide the answers."""
+    return {**versions(), **({"lm_eval": version("lm_eval")} if harness else {})}

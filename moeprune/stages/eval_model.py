@@ -1,0 +1,219 @@
+"""The model that is asked: a MoE, an export of any form, or a model without experts.
+
+A plan needs the layout of the experts; questions need a model that transformers loads, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprune.artefact import sha256_bytes
+from moeprune.checkpoint.index import CheckpointIndex, fingerprint
+from moeprune.checkpoint.per_layer import MODELING_FILE, has_own_counts, modeling_text
+from moeprune.checkpoint.sample import code_of, sample
+from moeprune.core.layout import MoeLayout
+from moeprune.core.plan import PrunePlan
+from moeprune.errors import MoePruneError, UnsupportedModelError, UsageError
+from moeprune.hub.resolve import resolve_model, source_name
+from moeprune.stages.exported import RECORD, Exported, exported
+from moeprune.stages.identify import OpenModel, open_model
+from moeprune.stages.numbers import check_numbers
+from moeprune.stages.runnable import check_trusted
+from moeprune.stages.stored import check_runnable
+
+if TYPE_CHECKING:
+    import torch
+
+_HEAD_ROOM = 500_000_000
+"""Bytes that a loaded model needs beside its weights, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedModel:
+    """A checkpoint that can be asked, by its headers: nothing is loaded.
+
+    Attributes:
+        index: files and tensors.
+        name: Hub id or folder name.
+        fingerprint: of the checkpoint; of one without experts, with pieces of its weights.
+        opened: the same with its experts; None where it has none, or layers of different counts.
+        problem: why ``opened`` is None.
+        export: how it was exported, where it was.
+    """
+
+    index: CheckpointIndex
+    name: str
+    fingerprint: str
+    opened: OpenModel | None
+    problem: MoePruneError | None
+    export: Exported | None
+
+    @property
+    def layout(self) -> MoeLayout | None:
+        """Where the experts lie."""
+        return None if self.opened is None else self.opened.layout
+
+    @property
+    def own_code(self) -> bool:
+        """Whether its code is the file that ``export --per-layer`` writes, byte for byte."""
+        return _own_code(self.index)
+
+    def identity(self) -> dict[str, str]:
+        """What tells it from another one, by what it is called.
+
+        Raises:
+            CheckpointError: its files cannot be read.
+        """
+        return {
+            "model": self.fingerprint,
+            "config.json": sha256_bytes(self.index.config_text.encode("utf-8", "surrogatepass")),
+            "content of the weights": sample(self.index),
+            "code of the checkpoint": code_of(self.index),
+        }
+
+    def header(self) -> dict[str, Any]:
+        """What ``run.json`` says of it."""
+        body: dict[str, Any] = {"name": self.name, "fingerprint": self.fingerprint}
+        body["model_type"] = self.index.config.get("model_type")
+        if self.opened is not None:
+            facts = self.opened.facts
+            body |= {"layers": facts.num_layers, "experts": list(facts.num_experts)}
+        elif self.export is not None:
+            kept = [len(ids) for ids in self.export.plan.keep]
+            body |= {"layers": len(kept), "experts": kept}
+        return body
+
+    def check_plan(self, plan: PrunePlan) -> None:
+        """Check that a plan was made for this model.
+
+        Raises:
+            MismatchError: it was made for another one.
+            UnsupportedModelError: the model has no experts that could be removed.
+        """
+        if self.opened is None:
+            assert self.problem is not None
+            raise self.problem
+        plan.check_against(self.opened.facts)
+
+    def check(self, *, trust_remote_code: bool) -> None:
+        """Check that transformers can run it, and may.
+
+        Raises:
+            UsageError: it runs by code of its own, which was not allowed.
+            UnsupportedModelError: transformers does not run the stored format.
+        """
+        from moeprune.observe.load import check_config
+
+        if self.opened is not None:
+            check_runnable(self.index, self.opened.layout)
+            check_trusted(
+                self.opened.layout, self.opened.origin, trust_remote_code=trust_remote_code
+            )
+        elif has_own_counts(self.index.config) and not (self.own_code or trust_remote_code):
+            raise UsageError(
+                f"{self.index.path} was exported with --per-layer, and its {MODELING_FILE} is not "
+                "the one that this moeprune writes. Read it, then give --trust-remote-code."
+            )
+        check_config(self.index.path, trust_remote_code=trust_remote_code)
+
+    def load(self, *, dtype: str, device: str | None, trust_remote_code: bool) -> Any:
+        """The model in memory.
+
+        Raises:
+            CheckpointError: it cannot be loaded whole, or its numbers are not what is stored.
+            UsageError: it does not fit.
+        """
+        from moeprune.observe.load import load_causal_lm
+        from moeprune.observe.placed import check_fetched
+
+        live = load_causal_lm(
+            self.index.path,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code or self.own_code,
+        )
+        if self.opened is not None:
+            check_fetched(live, self.opened.layout)
+            check_numbers(self.index, self.opened.layout, live)
+        return live
+
+    def check_fits(self, *, dtype: str, place: torch.device | None, processes: int) -> None:
+        """Check that the weights fit the memory, by what their files hold.
+
+        Args:
+            dtype: as the user names it.
+            place: where to run; None: spread over all devices, and then nothing is known.
+            processes: of this machine, each of which loads it.
+
+        Raises:
+            UsageError: they do not.
+        """
+        from moeprune.observe.streamed.memory import allowed_memory, device_memory
+        from moeprune.observe.streamed.sizing import size
+
+        if place is None:
+            return
+        room = device_memory(place) or allowed_memory() // processes
+        needed = _least_bytes(self.index, dtype) + _HEAD_ROOM
+        if needed > room:
+            raise UsageError(
+                f"{self.name} takes {size(needed)} at least and there are {size(room)}: eval loads "
+                "a model whole (only calibrate reads one a layer at a time). Export the plan and "
+                "evaluate the smaller model, give --device auto for several devices, or a smaller "
+                "--dtype."
+            )
+
+
+def open_asked(model: str | Path, *, revision: str | None = None) -> AskedModel:
+    """Open a local folder or a Hub id.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        HubError: the Hub refused.
+        UsageError: a revision of a local folder.
+    """
+    index = CheckpointIndex.open(resolve_model(model, revision=revision))
+    record = exported(index.path) if (index.path / RECORD).is_file() else None
+    opened: OpenModel | None = None
+    problem: MoePruneError | None = None
+    try:
+        opened = open_model(model, revision=revision)
+        mark = opened.facts.fingerprint
+    except UnsupportedModelError as reason:
+        problem = reason
+        mark = sha256_bytes(f"{fingerprint(index, ())} {sample(index)}".encode())
+    return AskedModel(
+        index=index,
+        name=source_name(model),
+        fingerprint=mark,
+        opened=opened,
+        problem=problem,
+        export=record,
+    )
+
+
+def _own_code(index: CheckpointIndex) -> bool:
+    """Whether everything that transformers would run of this folder is the file that we write."""
+    found: Mapping[str, Any] = index.config.get("auto_map") or {}
+    stem = f"{MODELING_FILE.removesuffix('.py')}."
+    classes = isinstance(found, Mapping) and [
+        value for name, value in found.items() if not name.startswith("AutoTokenizer")
+    ]
+    if not classes or not all(isinstance(name, str) and name.startswith(stem) for name in classes):
+        return False
+    path = index.path / MODELING_FILE
+    return path.is_file() and path.read_bytes() == modeling_text().encode()
+
+
+def _least_bytes(index: CheckpointIndex, dtype: str) -> int:
+    """Bytes of the weights in memory, at least: a stored code may become a larger number."""
+    width = {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype)
+    wide = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+    total = 0
+    for info in index.tensors.values():
+        stored = wide.get(info.dtype)
+        total += info.nbytes // stored * width if width and stored else info.nbytes
+    return total
