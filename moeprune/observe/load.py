@@ -106,11 +106,11 @@ def load_causal_lm(
     return model.eval()
 
 
-def check_config(path: Path, *, trust_remote_code: bool = False) -> None:
-    """Check that transformers can read the configuration, which loading anything else asks for.
+def load_config(path: Path, *, trust_remote_code: bool = False) -> Any:
+    """The configuration of a checkpoint, which loading anything else asks for.
 
     Raises:
-        CheckpointError: it cannot.
+        CheckpointError: transformers cannot read it.
     """
     from transformers import AutoConfig
 
@@ -123,7 +123,16 @@ def check_config(path: Path, *, trust_remote_code: bool = False) -> None:
             also=(ArithmeticError, AssertionError),
         ),
     ):
-        AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+
+
+def check_config(path: Path, *, trust_remote_code: bool = False) -> None:
+    """Check that transformers can read the configuration.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    load_config(path, trust_remote_code=trust_remote_code)
 
 
 def auto_class(config: Any) -> Any:

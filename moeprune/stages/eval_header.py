@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from moeprune.core.guard import Finding
-from moeprune.core.run import Key, Run, Sample
+from moeprune.core.run import Run, Sample
 from moeprune.core.summary import summarise
 from moeprune.core.tasks import Task
 from moeprune.stages.calibrated import versions
@@ -68,16 +68,33 @@ def run_of(
     )
 
 
-def ordered(answers: Mapping[Key, Sample], keys: Sequence[Key]) -> tuple[Sample, ...]:
-    """Answers in the order of the questions."""
-    return tuple(answers[key] for key in keys)
-
-
 def guarded(run: Run, findings: Sequence[Finding]) -> Run:
     """The run with what the protocol guards found."""
     return replace(run, guards=tuple(finding.to_json() for finding in findings))
 
 
-def made_with(*, harness: bool) -> dict[str, str]:
-    """Program -> its version, of those that decide the answers."""
-    return {**versions(), **({"lm_eval": version("lm_eval")} if harness else {})}
+def check_inputs(runs: Sequence[Run]) -> None:
+    """All variants were given the same, byte for byte: else nothing could be compared."""
+    first = {sample.key: sample.input for sample in runs[0].samples}
+    for run in runs[1:]:
+        assert {sample.key: sample.input for sample in run.samples} == first, run.name
+
+
+def made_with(live: Any, device: str | None, *, seeds: int, harness: bool) -> dict[str, Any]:
+    """How the answers were made, apart from what was asked.
+
+    Args:
+        live: the model.
+        device: as the user names it.
+        seeds: how often a question was asked whose answer is drawn.
+        harness: lm-eval asked some of it.
+    """
+    from moeprune.observe.load import check_device, decoder_dtype
+
+    place = check_device(device)
+    return {
+        "dtype": decoder_dtype(live),
+        "device": "auto" if place is None else place.type,
+        "seeds": seeds,
+        "versions": {**versions(), **({"lm_eval": version("lm_eval")} if harness else {})},
+    }

@@ -48,7 +48,7 @@ class Answers:
         self._request: dict[str, Any] = {}
         self._settled: dict[str, Any] = {}
         self._samples: dict[int, dict[Key, Sample]] = {}
-        self._entries: dict[int, dict[str, dict[str, Any]]] = {}
+        self._parts: dict[int, dict[str, tuple[Sample, ...]]] = {}
         self._whole: dict[Path, int] = {}
 
     @classmethod
@@ -100,32 +100,33 @@ class Answers:
         """(task, id, seed) -> answer, of those that are there."""
         return self._samples.get(variant, {})
 
-    def entries(self, variant: int) -> Mapping[str, Mapping[str, Any]]:
-        """Task of lm-eval -> its entry in ``run.json``, of those that are whole."""
-        return self._entries.get(variant, {})
+    @property
+    def number(self) -> int:
+        """Of all answers that are there."""
+        parts = [samples for found in self._parts.values() for samples in found.values()]
+        return sum(map(len, (*self._samples.values(), *parts)))
 
-    def add(
-        self,
-        variant: int,
-        samples: Sequence[Sample],
-        entries: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
+    def parts(self, variant: int) -> Mapping[str, tuple[Sample, ...]]:
+        """Part of the questions -> its answers, of those that are kept as one."""
+        return self._parts.get(variant, {})
+
+    def add(self, variant: int, samples: Sequence[Sample], part: str | None = None) -> None:
         """Keep some answers; they are on the disk when this returns.
 
         Args:
             variant: its number.
-            samples: of one batch.
-            entries: tasks of lm-eval that are whole with them.
+            samples: of one batch, or of a part.
+            part: name of what they are all the answers of.
 
         Raises:
             OutputError: they cannot be written.
         """
-        self._take(variant, samples, entries or {})
+        self._take(variant, samples, part)
         if self.folder is None:
             return
         launch = self._work.crew.launch
         path = self.folder / f"{variant}-{launch.rank}-of-{launch.world}.jsonl"
-        line = {"samples": [asdict(sample) for sample in samples], "entries": dict(entries or {})}
+        line = {"samples": [asdict(sample) for sample in samples], "part": part}
         try:
             with path.open("ab") as file:
                 if path in self._whole:  # what a killed run left of its last line
@@ -143,12 +144,11 @@ class Answers:
         if self.folder is not None and self._work.crew.launch.local_rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _take(
-        self, variant: int, samples: Sequence[Sample], entries: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        self._samples.setdefault(variant, {}).update((sample.key, sample) for sample in samples)
-        found = self._entries.setdefault(variant, {})
-        found.update((name, dict(entry)) for name, entry in entries.items())
+    def _take(self, variant: int, samples: Sequence[Sample], part: str | None) -> None:
+        if part is not None:
+            self._parts.setdefault(variant, {})[part] = tuple(samples)
+        else:
+            self._samples.setdefault(variant, {}).update((one.key, one) for one in samples)
 
     def _save(self) -> None:
         if self.folder is None or self._work.crew.launch.local_rank != 0:
@@ -191,7 +191,8 @@ class Answers:
             try:
                 body = parse_json(line.decode())
                 samples = [Sample.from_json(one, where) for one in body["samples"]]
-                self._take(variant, samples, body["entries"])
+                part = body["part"]
+                self._take(variant, samples, None if part is None else str(part))
             except (KeyError, TypeError, AttributeError, ValueError) as problem:
                 raise RunError(f"{where} cannot be read: {problem!r}. {way_out}") from problem
             except RunError as problem:

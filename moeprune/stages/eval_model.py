@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from moeprune.artefact import sha256_bytes
+from moeprune.artefact import read_json, sha256_bytes
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
 from moeprune.checkpoint.per_layer import MODELING_FILE, has_own_counts, modeling_text
 from moeprune.checkpoint.sample import code_of, sample
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
-from moeprune.errors import MoePruneError, UnsupportedModelError, UsageError
+from moeprune.errors import CheckpointError, MoePruneError, UnsupportedModelError, UsageError
 from moeprune.hub.resolve import resolve_model, source_name
 from moeprune.stages.exported import RECORD, Exported, exported
 from moeprune.stages.identify import OpenModel, open_model
@@ -60,6 +61,27 @@ class AskedModel:
     def own_code(self) -> bool:
         """Whether its code is the file that ``export --per-layer`` writes, byte for byte."""
         return _own_code(self.index)
+
+    @property
+    def draws(self) -> bool:
+        """Whether its own generation config draws tokens."""
+        path = self.index.path / "generation_config.json"
+        if not path.is_file():
+            return False
+        body = read_json(path, error=CheckpointError, what="the model's generation config")
+        return isinstance(body, dict) and body.get("do_sample") is True
+
+    def max_length(self, tokenizer: Any, *, trust_remote_code: bool) -> int:
+        """Tokens that it reads at once.
+
+        Raises:
+            CheckpointError: its config cannot be read.
+        """
+        from moeprune.evaluate.encoding import max_length_of
+        from moeprune.observe.load import load_config
+
+        config = load_config(self.index.path, trust_remote_code=trust_remote_code)
+        return max_length_of(SimpleNamespace(config=config), tokenizer)
 
     def identity(self) -> dict[str, str]:
         """What tells it from another one, by what it is called.

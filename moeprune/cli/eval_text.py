@@ -1,0 +1,127 @@
+"""How the runs of an evaluation read on a terminal: words and figures, nothing is computed anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from moeprune.cli.text import table
+from moeprune.core.run import Run
+
+_HEAD = ("task", "kind", "n", "accuracy", "±", "worst domain", "truncated", "p99 tokens", "ppl")
+_Z = 1.959964  # 95 % of a normal distribution
+_NOTHING = "-"
+
+
+def eval_json(runs: Sequence[Run], output: Path) -> dict[str, Any]:
+    """What ``moeprune eval --json`` prints."""
+    return {
+        "output": str(output),
+        "runs": [
+            {
+                "name": run.name,
+                "folder": str(folder),
+                "model": dict(run.model),
+                "variant": dict(run.variant),
+                "tasks": {
+                    name: {"kind": task.get("kind"), "summary": task.get("summary")}
+                    for name, task in run.tasks.items()
+                },
+                "guards": [dict(guard) for guard in run.guards],
+            }
+            for run, folder in zip(runs, _folders(runs, output), strict=True)
+        ],
+    }
+
+
+def eval_text(runs: Sequence[Run], output: Path) -> str:
+    """What it prints for people: a table a variant, the guards' findings, and what to do next."""
+    parts = [f"{_title(run)}\n{table(list(_rows(run)))}" for run in runs]
+    found = list(dict.fromkeys((g["level"], g["text"]) for run in runs for g in run.guards))
+    lines = [f"{'not valid' if level == 'stop' else 'warning'}: {text}" for level, text in found]
+    accuracies = "± half of the 95 % interval of an accuracy on its own; for differences compare "
+    folders = _folders(runs, output)
+    if len(runs) == 1:
+        lines.append(f"{accuracies}it with another run:")
+        lines.append(f"  moeprune compare BASE {folders[0]}")
+    else:
+        lines.append(f"{accuracies}them in pairs:")
+        lines.append(f"  moeprune compare {' '.join(map(str, folders))}")
+    return "\n\n".join([*parts, "\n".join(lines)])
+
+
+def _folders(runs: Sequence[Run], output: Path) -> list[Path]:
+    """Where each run lies; a folder of runs has one called as the run."""
+    own = (output / "run.json").is_file()
+    return [output if own else output / run.name for run in runs]
+
+
+def _title(run: Run) -> str:
+    plan = run.variant.get("plan")
+    if not plan:
+        return f"{run.name}: {run.model.get('name', 'a model')}"
+    how = "exported" if "exported" in run.variant else "masked"
+    return (
+        f"{run.name}: {run.model.get('name', 'a model')}, {plan['method']}, {plan['ratio']:.1%} of "
+        f"its experts removed ({how})"
+    )
+
+
+def _rows(run: Run) -> Iterator[list[str]]:
+    summaries = {name: task.get("summary") or {} for name, task in run.tasks.items()}
+    others = {name: _others(summary) for name, summary in summaries.items()}
+    more = sorted({metric for found in others.values() for metric in found})
+    yield [*_HEAD, *more]
+    for name, summary in summaries.items():
+        row = [name, str(run.tasks[name].get("kind", _NOTHING)), *_figures(summary)]
+        yield [*row, *(_number(others[name].get(metric)) for metric in more)]
+
+
+def _figures(summary: Mapping[str, Any]) -> Iterator[str]:
+    accuracy, questions = summary.get("accuracy"), summary.get("questions", 0)
+    yield f"{questions:,}"
+    yield _percent(accuracy)
+    yield _NOTHING if accuracy is None else f"{100 * half_width(accuracy, questions):.1f}"
+    worst = summary.get("worst_domain")
+    domains = summary.get("domains", {})
+    if worst is None or len(domains) < 2:
+        yield _NOTHING
+    else:
+        of_worst = domains[worst]
+        least = of_worst.get("accuracy")
+        yield f"{worst} {_percent(least) if least is not None else _perplexity(of_worst)}"
+    yield _percent(summary.get("truncated"))
+    lengths = summary.get("lengths")
+    yield f"{lengths['p99']:,}" if lengths else _NOTHING
+    yield _perplexity(summary)
+
+
+def half_width(share: float, number: int) -> float:
+    """Half of Wilson's 95 % interval for a share of so many."""
+    spread = share * (1 - share) / number + _Z**2 / (4 * number**2)
+    return _Z * math.sqrt(spread) / (1 + _Z**2 / number)
+
+
+def _others(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics that say something else than the accuracy does."""
+    accuracy = summary.get("accuracy")
+    return {
+        name: value
+        for name, value in summary.get("metrics", {}).items()
+        if value != accuracy or accuracy is None
+    }
+
+
+def _percent(share: float | None) -> str:
+    return _NOTHING if share is None else f"{share:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.4g}"
+
+
+def _perplexity(summary: Mapping[str, Any]) -> str:
+    found = summary.get("perplexity")
+    return _number(found.get("per_token")) if found else _NOTHING

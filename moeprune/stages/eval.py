@@ -1,0 +1,242 @@
+"""eval: ask a model, and what plans leave of it, the same questions; keep every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprune.core.plan import PrunePlan
+from moeprune.core.progress import OnProgress, ignore
+from moeprune.core.run import Run
+from moeprune.errors import UsageError
+from moeprune.stages.begun import engine
+from moeprune.stages.eval_asking import Asking, rooms
+from moeprune.stages.eval_guards import after, before, setting
+from moeprune.stages.eval_harness import read_harness_tasks
+from moeprune.stages.eval_header import check_inputs, guarded, made_with, run_of, task_entries
+from moeprune.stages.eval_journal import Answers
+from moeprune.stages.eval_model import open_asked
+from moeprune.stages.eval_output import alone, check_output, write_runs
+from moeprune.stages.eval_tasks import (
+    HELD_OUT,
+    TUNING,
+    check_expected,
+    exam,
+    read_files,
+    split_names,
+    texts,
+)
+from moeprune.stages.eval_variants import variants_of
+from moeprune.stages.joined import joint
+from moeprune.stages.measuring import Stop, never
+from moeprune.stages.together import Work
+
+if TYPE_CHECKING:
+    from moeprune.observe.processes import Processes
+
+
+@partial(joint, alone=alone)
+def eval(  # noqa: A001 - the command's own name
+    crew: Processes,
+    model: str | Path,
+    *,
+    output: str | Path | None = None,
+    tasks: str | Path | Sequence[str | Path] = (),
+    plan: str | Path | PrunePlan | None = None,
+    variants: str | Path | Mapping[str, str | Path | PrunePlan | None] | None = None,
+    name: str | None = None,
+    corpus: Mapping[str, str] | Sequence[str] | None = None,
+    held_out: Mapping[str, str] | Sequence[str] | None = None,
+    chunk: int = 2048,
+    chunks: int | None = None,
+    limit: int | None = None,
+    shots: int | None = None,
+    chat_template: bool | None = None,
+    thinking: bool | None = None,
+    think_end: str = "</think>",
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    seeds: int = 1,
+    batch_size: int | None = None,
+    expected: Mapping[str, float] | None = None,
+    effect: float = 0.01,
+    include: str | Path | Sequence[str | Path] = (),
+    dtype: str = "auto",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    overwrite: bool = False,
+    resume: bool = True,
+    stop: Stop = never,
+    on_progress: OnProgress = ignore,
+    on_warning: Callable[[str], None] | None = None,
+) -> tuple[Run, ...]:
+    """Ask ``model`` the questions of ``tasks``, as it is or without the experts that plans remove.
+
+    The model is loaded once. Everything that can be wrong with the request is found before, and
+    what a model answers does not depend on the batch size, on the order of a file, or on how many
+    processes of a launch share the work.
+
+    Args:
+        crew: the processes of this launch; given by the decorator.
+        model: folder or Hub id of any causal language model: a source, an export of any form, a
+            model without experts.
+        output: the run folder to write, or with ``variants`` a folder of run folders; or None.
+        tasks: task files, folders of them, and names of lm-eval's, ``lm_eval:NAME``.
+        plan: the experts that stay; the others are masked in memory, which gives the logits of the
+            export.
+        variants: several plans, and the model itself, asked the same: a TOML file of ``[[variant]]``
+            tables with ``name`` and ``plan``, or name -> plan (None: the model itself).
+        name: of the run; None: the plan's, or the model's.
+        corpus: name -> source of texts for perplexity that were used for calibration or tuning.
+        held_out: the same, of texts that were not.
+        chunk: tokens of a window of such a text.
+        chunks: windows of each text, from its beginning; None: all.
+        limit: questions a task, drawn by its seed; None: as the task says, or all.
+        shots: solved questions before each; None: as the task says.
+        chat_template: questions are written as a chat; to be stated, here or in the task, where
+            the tokenizer has a template.
+        thinking: the template is told to let the model think; to be stated where it knows that.
+        think_end: text after which the answer stands, in tasks of lm-eval, where the model thinks.
+        max_new_tokens: budget of a written answer; None: as the task says.
+        temperature: 0: greedy; None: as the task says.
+        seeds: how often a question is asked whose answer is drawn.
+        batch_size: sequences side by side; None: as many as fit.
+        expected: task -> accuracy that the unpruned model is known to reach, in [0, 1].
+        effect: difference in accuracy that is looked for, in [0, 1].
+        include: folders of lm-eval's YAML tasks.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: as stored.
+        device: where to run; None: a GPU where there is one; ``"auto"``: spread over all devices.
+        trust_remote_code: run code that comes with the checkpoint.
+        revision: of a Hub model.
+        overwrite: replace earlier runs of that name.
+        resume: go on where an interrupted run of the same request stopped (``OUTPUT.progress``).
+        stop: asked after every batch whether to stop there, with what is answered kept.
+        on_progress: told of the questions answered.
+        on_warning: told what protocol guards find before a question is asked.
+
+    Returns:
+        The runs, in the order of the variants.
+
+    Raises:
+        StoppedError: ``stop`` said so.
+        MoePruneError: the model, a plan, a task, an option or the output does not serve.
+    """
+    work = Work(crew, expert_parallel=1)
+    out = None if output is None else Path(output)
+    if out is not None:
+        check_output(out, overwrite=overwrite)
+    files, harness = split_names(tasks)
+    if harness and crew.launch.world > 1:
+        raise UsageError(
+            f"lm_eval:{harness[0]} is asked by one process, and this launch has "
+            f"{crew.launch.world}. Start eval without a launcher for tasks of lm-eval."
+        )
+    asked = crew.first_here(partial(open_asked, model, revision=revision))
+    chosen = variants_of(asked, plan=plan, variants=variants, name=name)
+    from moeprune.evaluate.tasks.explicit import check_explicit
+    from moeprune.observe.load import check_device, check_dtype
+    from moeprune.observe.placed import device_of, num_gpus
+    from moeprune.observe.tokenizer import load_tokenizer
+
+    check_dtype(dtype)
+    place = device_of(crew.launch, device, gpus=num_gpus())
+    asked.check_fits(dtype=dtype, place=check_device(place), processes=crew.launch.local_world)
+    asked.check(trust_remote_code=trust_remote_code)
+    stated = {
+        "limit": limit,
+        "shots": shots,
+        "chat_template": chat_template,
+        "thinking": thinking,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+    }
+    own = read_files(files, overrides=stated, expected=expected or {})
+    check_expected(expected or {}, [*(task.name for task in own), *harness])
+    tokenizer = load_tokenizer(asked.index.path, trust_remote_code=trust_remote_code)
+    for task in own:
+        check_explicit(task, tokenizer)
+    how: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "length": chunk,
+        "chat_template": chat_template,
+    }
+    texts_of = [*texts(corpus, split=TUNING, **how), *texts(held_out, split=HELD_OUT, **how)]
+    harnessed = read_harness_tasks(
+        harness,
+        tokenizer=tokenizer,
+        include=[include] if isinstance(include, str | Path) else include,
+        limit=limit,
+        shots=shots,
+        chat_template=chat_template,
+        thinking=thinking,
+        think_end=think_end,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        trust_remote_code=trust_remote_code,
+    )
+    if not (own or texts_of or harness):
+        raise UsageError(
+            "nothing is asked: name tasks with --tasks, or texts with --corpus or --held-out."
+        )
+    questions = exam(
+        [*own, *texts_of],
+        tokenizer=tokenizer,
+        max_length=asked.max_length(tokenizer, trust_remote_code=trust_remote_code),
+        seeds=seeds,
+        chunks=chunks,
+    )
+    seen = setting(
+        questions, asked, tokenizer=tokenizer, effect=effect, entries=harnessed.entries
+    )
+    findings = before(seen, on_warning if work.speaks else None)
+    request = {
+        **asked.identity(),
+        **engine(place),
+        "variants": [variant.request() for variant in chosen],
+        **{f"--{key.replace('_', '-')}": value for key, value in stated.items()},
+        "--seeds": seeds,
+        "--chunk": chunk,
+        "--chunks": chunks,
+        "--dtype": dtype,
+        "--batch-size": batch_size,
+        **{f"task {key}": value for key, value in questions.fingerprint().items()},
+        **{f"task {key}": value for key, value in harnessed.fingerprint().items()},
+    }
+    work.check_same(request=request)
+    answers = Answers.open(out, request, work=work, resume=resume)
+    live = asked.load(dtype=dtype, device=place, trust_remote_code=trust_remote_code)
+    asking = Asking(
+        live=live,
+        asked=asked,
+        tokenizer=tokenizer,
+        exam=questions,
+        harness=harnessed,
+        rooms=rooms(batch_size, live, questions, answers=answers, work=work),
+        rows=batch_size or 1,
+        answers=answers,
+        kept=answers.number,
+        work=work,
+        stop=work.asked_to_stop(stop),
+        on_progress=work.heard(on_progress),
+    )
+    runs = tuple(
+        run_of(
+            variant,
+            asked,
+            entries={**task_entries(questions.tasks), **harnessed.entries},
+            samples=samples,
+            probe=probe,
+            provenance=made_with(live, place, seeds=seeds, harness=bool(harness)),
+        )
+        for variant, (probe, samples) in zip(chosen, asking.variants(chosen), strict=True)
+    )
+    check_inputs(runs)
+    findings += after(chosen, runs, questions, seen)
+    runs = tuple(guarded(run, findings) for run in runs)
+    if out is not None and work.speaks:
+        write_runs(out, runs, one=variants is None)
+    answers.remove()
+    return runs

@@ -1,0 +1,76 @@
+"""The protocol guards of an evaluation: what they are shown, before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from moeprune.core.chat import has_template, thinking_switch
+from moeprune.core.guard import Answered, Finding, Setting, refuse
+from moeprune.core.run import Run
+from moeprune.stages.eval_model import AskedModel
+from moeprune.stages.eval_tasks import Exam
+from moeprune.stages.eval_variants import Variant
+
+
+def setting(
+    exam: Exam,
+    asked: AskedModel,
+    *,
+    tokenizer: Any,
+    effect: float,
+    entries: Mapping[str, Mapping[str, Any]],
+) -> Setting:
+    """What guards see before a question is asked.
+
+    Args:
+        exam: what is asked that is ours.
+        asked: the model.
+        tokenizer: of the model.
+        effect: the difference in accuracy that is looked for, in [0, 1].
+        entries: of lm-eval's tasks: name -> entry of ``run.json``.
+    """
+    template = has_template(tokenizer)
+    return Setting(
+        tasks=tuple(task for task in exam.tasks if task.kind != "perplexity"),
+        harness=entries,
+        corpora=tuple(task.name for task in exam.tasks if task.kind == "perplexity"),
+        has_template=template,
+        knows_thinking=template and thinking_switch(tokenizer) is not None,
+        samples=asked.draws,
+        effect=effect,
+    )
+
+
+def before(seen: Setting, on_warning: Callable[[str], None] | None) -> tuple[Finding, ...]:
+    """What the guards say before a question is asked.
+
+    Raises:
+        UsageError: the answers would mean nothing.
+    """
+    from moeprune.evaluate import guarding
+
+    found = guarding.before(seen)
+    refuse(found)
+    if on_warning is not None:
+        for finding in found:
+            on_warning(finding.text)
+    return found
+
+
+def after(
+    variants: Sequence[Variant], runs: Sequence[Run], exam: Exam, seen: Setting
+) -> tuple[Finding, ...]:
+    """What they say of the answers; the first variant without a plan is the one to compare with."""
+    from moeprune.evaluate import guarding
+
+    whole = [number for number, run in enumerate(runs) if not run.variant]
+    base = runs[whole[0] if whole else 0]
+    return guarding.after(
+        Answered(
+            base=base,
+            variants=tuple(run for run in runs if run is not base),
+            tasks={task.name: task for task in exam.tasks},
+            setting=seen,
+        )
+    )
