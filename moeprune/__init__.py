@@ -1,8 +1,8 @@
 """moeprune: prune whole experts from Mixture-of-Experts language models.
 
 Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
-``tasks``, ``compare``, ``push``, ``inspect``, ``merge``, ``analyse``, ``demo``. They are imported
-on first use, so that ``import moeprune`` is cheap.
+``eval``, ``compare``, ``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``. They are
+imported on first use, so that ``import moeprune`` is cheap.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _STAGES = (
     "calibrate",
     "compare",
     "demo",
+    "eval",
     "export",
     "inspect",
     "merge",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from moeprune.stages.calibrate import calibrate
     from moeprune.stages.compare import compare
     from moeprune.stages.demo import demo
+    from moeprune.stages.eval import eval
     from moeprune.stages.export import export
     from moeprune.stages.inspect import inspect
     from moeprune.stages.merge import merge

@@ -22,6 +22,7 @@ COMMANDS = (
     "export",
     "verify",
     "tasks",
+    "eval",
     "compare",
     "push",
 )
