@@ -53,8 +53,7 @@ def every_kind(folder: Path, number: int = 7) -> list[str]:
         "cloze": 'kind = "cloze"\nquestions = "choosing.jsonl"\n',
         "generate": 'kind = "generate"\nquestions = "writing.jsonl"\nmax_new_tokens = 6\n'
         'stop = ["\\n"]\n',
-        "degeneration": 'kind = "degeneration"\nquestions = "writing.jsonl"\n'
-        "max_new_tokens = 24\n",
+        "degeneration": 'kind = "degeneration"\nquestions = "writing.jsonl"\nmax_new_tokens = 24\n',
     }.items():
         (folder / f"{name}.toml").write_text(f'schema = "moeprune.task/1"\n{text}{stated}', "utf-8")
     return [str(folder / f"{name}.toml") for name in KINDS[:4]]

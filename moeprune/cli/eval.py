@@ -62,6 +62,13 @@ from moeprune.core.progress import ignore
     help="Text for perplexity that nothing has seen.",
 )
 @click.option(
+    "--degeneration",
+    multiple=True,
+    metavar="FILE",
+    help="Questions or prompts after which the model writes at length, greedily; answers that fall "
+    "into a loop are counted.",
+)
+@click.option(
     "--chunk",
     type=click.IntRange(min=2),
     default=2048,
@@ -85,12 +92,20 @@ from moeprune.core.progress import ignore
 @click.option(
     "--chat-template",
     type=click.Choice(["on", "off"]),
-    help="Whether questions are written as a chat; to be stated where the tokenizer has a template.",
+    help="Whether questions are written as a chat; to be stated where the tokenizer has a "
+    "template.",
 )
 @click.option(
     "--thinking",
     type=click.Choice(["on", "off"]),
     help="Whether the model may think; to be stated where the chat template knows it.",
+)
+@click.option(
+    "--think-end",
+    metavar="TEXT",
+    default="</think>",
+    show_default=True,
+    help="Text after which the answer stands where the model thinks, for tasks of lm-eval.",
 )
 @click.option(
     "--max-new-tokens", type=click.IntRange(min=1), metavar="N", help="Budget of written answers."
@@ -132,6 +147,9 @@ from moeprune.core.progress import ignore
     show_default=True,
     metavar="POINTS",
     help="Difference in accuracy that you look for: too few questions for it are warned of.",
+)
+@click.option(
+    "--include", multiple=True, metavar="FOLDER", help="YAML tasks of your own for lm_eval:NAME."
 )
 @click.option("--strict", is_flag=True, help="Exit code 1 where a guard warns.")
 @dtype_option("auto")

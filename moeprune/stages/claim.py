@@ -16,9 +16,7 @@ from moeprune.errors import OutputError
 
 
 @contextmanager
-def claimed(
-    output: Path, path: Path, *also: Path, job: str = "calibration"
-) -> Iterator[None]:
+def claimed(output: Path, path: Path, *also: Path, job: str = "calibration") -> Iterator[None]:
     """Be the only process of this machine that writes a file or folder, while the block runs.
 
     What killed processes that wrote it have left half-written is removed first.

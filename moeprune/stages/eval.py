@@ -5,30 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.run import Run
-from moeprune.errors import UsageError
 from moeprune.stages.begun import engine
 from moeprune.stages.eval_asking import Asking, rooms
 from moeprune.stages.eval_guards import after, before, setting
-from moeprune.stages.eval_harness import read_harness_tasks
 from moeprune.stages.eval_header import check_inputs, guarded, made_with, run_of, task_entries
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_model import open_asked
 from moeprune.stages.eval_output import alone, check_output, write_runs
-from moeprune.stages.eval_tasks import (
-    HELD_OUT,
-    TUNING,
-    check_expected,
-    exam,
-    read_files,
-    split_names,
-    texts,
-)
+from moeprune.stages.eval_tasks import read_exam
 from moeprune.stages.eval_variants import variants_of
+from moeprune.stages.eval_words import EvalWords
 from moeprune.stages.joined import joint
 from moeprune.stages.measuring import Stop, never
 from moeprune.stages.together import Work
@@ -38,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @partial(joint, alone=alone)
-def eval(  # noqa: A001 - the command's own name
+def eval(
     crew: Processes,
     model: str | Path,
     *,
@@ -49,6 +40,7 @@ def eval(  # noqa: A001 - the command's own name
     name: str | None = None,
     corpus: Mapping[str, str] | Sequence[str] | None = None,
     held_out: Mapping[str, str] | Sequence[str] | None = None,
+    degeneration: str | Path | Sequence[str | Path] = (),
     chunk: int = 2048,
     chunks: int | None = None,
     limit: int | None = None,
@@ -87,11 +79,12 @@ def eval(  # noqa: A001 - the command's own name
         tasks: task files, folders of them, and names of lm-eval's, ``lm_eval:NAME``.
         plan: the experts that stay; the others are masked in memory, which gives the logits of the
             export.
-        variants: several plans, and the model itself, asked the same: a TOML file of ``[[variant]]``
-            tables with ``name`` and ``plan``, or name -> plan (None: the model itself).
+        variants: several plans, and the model itself, asked the same: a TOML file of
+            ``[[variant]]`` tables with ``name`` and ``plan``, or name -> plan (None: the model).
         name: of the run; None: the plan's, or the model's.
         corpus: name -> source of texts for perplexity that were used for calibration or tuning.
         held_out: the same, of texts that were not.
+        degeneration: files of prompts after which the model writes at length, looked at for loops.
         chunk: tokens of a window of such a text.
         chunks: windows of each text, from its beginning; None: all.
         limit: questions a task, drawn by its seed; None: as the task says, or all.
@@ -128,15 +121,27 @@ def eval(  # noqa: A001 - the command's own name
     out = None if output is None else Path(output)
     if out is not None:
         check_output(out, overwrite=overwrite)
-    files, harness = split_names(tasks)
-    if harness and crew.launch.world > 1:
-        raise UsageError(
-            f"lm_eval:{harness[0]} is asked by one process, and this launch has "
-            f"{crew.launch.world}. Start eval without a launcher for tasks of lm-eval."
-        )
+    words = EvalWords(
+        tasks=tasks,
+        corpus=corpus,
+        held_out=held_out,
+        degeneration=degeneration,
+        chunk=chunk,
+        chunks=chunks,
+        limit=limit,
+        shots=shots,
+        chat_template=chat_template,
+        thinking=thinking,
+        think_end=think_end,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seeds=seeds,
+        expected=expected or {},
+        include=include,
+    )
+    words.check_launch(crew.launch.world)
     asked = crew.first_here(partial(open_asked, model, revision=revision))
     chosen = variants_of(asked, plan=plan, variants=variants, name=name)
-    from moeprune.evaluate.tasks.explicit import check_explicit
     from moeprune.observe.load import check_device, check_dtype
     from moeprune.observe.placed import device_of, num_gpus
     from moeprune.observe.tokenizer import load_tokenizer
@@ -145,65 +150,18 @@ def eval(  # noqa: A001 - the command's own name
     place = device_of(crew.launch, device, gpus=num_gpus())
     asked.check_fits(dtype=dtype, place=check_device(place), processes=crew.launch.local_world)
     asked.check(trust_remote_code=trust_remote_code)
-    stated = {
-        "limit": limit,
-        "shots": shots,
-        "chat_template": chat_template,
-        "thinking": thinking,
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-    }
-    own = read_files(files, overrides=stated, expected=expected or {})
-    check_expected(expected or {}, [*(task.name for task in own), *harness])
     tokenizer = load_tokenizer(asked.index.path, trust_remote_code=trust_remote_code)
-    for task in own:
-        check_explicit(task, tokenizer)
-    how: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "length": chunk,
-        "chat_template": chat_template,
-    }
-    texts_of = [*texts(corpus, split=TUNING, **how), *texts(held_out, split=HELD_OUT, **how)]
-    harnessed = read_harness_tasks(
-        harness,
-        tokenizer=tokenizer,
-        include=[include] if isinstance(include, str | Path) else include,
-        limit=limit,
-        shots=shots,
-        chat_template=chat_template,
-        thinking=thinking,
-        think_end=think_end,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        trust_remote_code=trust_remote_code,
-    )
-    if not (own or texts_of or harness):
-        raise UsageError(
-            "nothing is asked: name tasks with --tasks, or texts with --corpus or --held-out."
-        )
-    questions = exam(
-        [*own, *texts_of],
-        tokenizer=tokenizer,
-        max_length=asked.max_length(tokenizer, trust_remote_code=trust_remote_code),
-        seeds=seeds,
-        chunks=chunks,
-    )
-    seen = setting(
-        questions, asked, tokenizer=tokenizer, effect=effect, entries=harnessed.entries
-    )
+    exam = read_exam(words, asked, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+    seen = setting(exam, asked, tokenizer=tokenizer, effect=effect)
     findings = before(seen, on_warning if work.speaks else None)
     request = {
         **asked.identity(),
         **engine(place),
         "variants": [variant.request() for variant in chosen],
-        **{f"--{key.replace('_', '-')}": value for key, value in stated.items()},
-        "--seeds": seeds,
-        "--chunk": chunk,
-        "--chunks": chunks,
+        **words.request(),
         "--dtype": dtype,
         "--batch-size": batch_size,
-        **{f"task {key}": value for key, value in questions.fingerprint().items()},
-        **{f"task {key}": value for key, value in harnessed.fingerprint().items()},
+        **exam.fingerprint(),
     }
     work.check_same(request=request)
     answers = Answers.open(out, request, work=work, resume=resume)
@@ -212,9 +170,8 @@ def eval(  # noqa: A001 - the command's own name
         live=live,
         asked=asked,
         tokenizer=tokenizer,
-        exam=questions,
-        harness=harnessed,
-        rooms=rooms(batch_size, live, questions, answers=answers, work=work),
+        exam=exam,
+        rooms=rooms(batch_size, live, exam, answers=answers, work=work),
         rows=batch_size or 1,
         answers=answers,
         kept=answers.number,
@@ -226,15 +183,15 @@ def eval(  # noqa: A001 - the command's own name
         run_of(
             variant,
             asked,
-            entries={**task_entries(questions.tasks), **harnessed.entries},
+            entries={**task_entries(exam.tasks), **exam.harness.entries},
             samples=samples,
             probe=probe,
-            provenance=made_with(live, place, seeds=seeds, harness=bool(harness)),
+            provenance=made_with(live, place, seeds=seeds, harness=bool(exam.harness.parts)),
         )
         for variant, (probe, samples) in zip(chosen, asking.variants(chosen), strict=True)
     )
     check_inputs(runs)
-    findings += after(chosen, runs, questions, seen)
+    findings += after(runs, exam, seen)
     runs = tuple(guarded(run, findings) for run in runs)
     if out is not None and work.speaks:
         write_runs(out, runs, one=variants is None)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moeprune.artefact import canonical_json, parse_json
+from moeprune.artefact import parse_json
 from moeprune.core.progress import OnProgress, Progress
 from moeprune.core.run import Sample
 from moeprune.core.tasks import Task
 from moeprune.errors import StoppedError
-from moeprune.stages.eval_harness import Harness
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.eval_tasks import Exam
@@ -41,7 +40,6 @@ class Asking:
         asked: its files.
         tokenizer: of it.
         exam: what is asked.
-        harness: the part of it that lm-eval asks.
         rooms: of one forward pass, for each task of the exam.
         rows: sequences that lm-eval runs side by side.
         answers: that are there.
@@ -55,7 +53,6 @@ class Asking:
     asked: AskedModel
     tokenizer: Any
     exam: Exam
-    harness: Harness
     rooms: tuple[Room, ...]
     rows: int
     answers: Answers
@@ -81,7 +78,7 @@ class Asking:
                 self._ask(number, variant, total=len(variants))
             found.append(probe)
         for number, probe in enumerate(found):
-            yield probe, (*self._gathered(number), *self.harness.kept(self.answers, number))
+            yield probe, (*self._gathered(number), *self.exam.harness.kept(self.answers, number))
 
     def _probe(self) -> dict[str, str]:
         from moeprune.evaluate.probe import logits_probe
@@ -123,7 +120,7 @@ class Asking:
                 kept={key[1:]: sample for key, sample in kept.items() if key[0] == task.name},
                 on_done=done,
             )
-        self.harness.ask(
+        self.exam.harness.ask(
             self.live,
             self.tokenizer,
             self.answers,
@@ -150,21 +147,17 @@ class Asking:
         )
 
     def _report(self, *, total: int, note: str) -> None:
-        questions = self._questions * total
+        questions = self.exam.questions * total
         # What was kept, all processes have read; one of them counts it.
         done = questions - self._left(total) - (0 if self.work.speaks else self.kept)
         self.on_progress(Progress(STAGE, done, questions, "questions", note))
-
-    @property
-    def _questions(self) -> int:
-        return sum(map(len, self.exam.requests)) + self.harness.questions
 
     def _left(self, total: int) -> int:
         have = sum(
             len(self.answers.of(number)) + sum(map(len, self.answers.parts(number).values()))
             for number in range(total)
         )
-        return self._questions * total - have
+        return self.exam.questions * total - have
 
     def _stopped(self, total: int) -> StoppedError:
         kept = (
@@ -172,7 +165,7 @@ class Asking:
             if self.answers.folder is not None
             else "nothing is kept, as no output was named"
         )
-        questions = self._questions * total
+        questions = self.exam.questions * total
         done = questions - self._left(total)
         return StoppedError(f"stopped after {done:,} of {questions:,} questions; {kept}.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from moeprune.core.chat import has_template, thinking_switch
@@ -10,7 +10,6 @@ from moeprune.core.guard import Answered, Finding, Setting, refuse
 from moeprune.core.run import Run
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.eval_tasks import Exam
-from moeprune.stages.eval_variants import Variant
 
 
 def setting(
@@ -19,21 +18,19 @@ def setting(
     *,
     tokenizer: Any,
     effect: float,
-    entries: Mapping[str, Mapping[str, Any]],
 ) -> Setting:
     """What guards see before a question is asked.
 
     Args:
-        exam: what is asked that is ours.
+        exam: what is asked.
         asked: the model.
         tokenizer: of the model.
         effect: the difference in accuracy that is looked for, in [0, 1].
-        entries: of lm-eval's tasks: name -> entry of ``run.json``.
     """
     template = has_template(tokenizer)
     return Setting(
         tasks=tuple(task for task in exam.tasks if task.kind != "perplexity"),
-        harness=entries,
+        harness=exam.harness.entries,
         corpora=tuple(task.name for task in exam.tasks if task.kind == "perplexity"),
         has_template=template,
         knows_thinking=template and thinking_switch(tokenizer) is not None,
@@ -58,9 +55,7 @@ def before(seen: Setting, on_warning: Callable[[str], None] | None) -> tuple[Fin
     return found
 
 
-def after(
-    variants: Sequence[Variant], runs: Sequence[Run], exam: Exam, seen: Setting
-) -> tuple[Finding, ...]:
+def after(runs: Sequence[Run], exam: Exam, seen: Setting) -> tuple[Finding, ...]:
     """What they say of the answers; the first variant without a plan is the one to compare with."""
     from moeprune.evaluate import guarding
 

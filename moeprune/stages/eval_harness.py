@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.chat import has_template, thinking_switch
@@ -12,6 +11,7 @@ from moeprune.core.progress import OnProgress
 from moeprune.core.run import Sample
 from moeprune.errors import UsageError
 from moeprune.stages.eval_journal import Answers
+from moeprune.stages.eval_words import EvalWords
 
 if TYPE_CHECKING:
     from moeprune.evaluate.harness.parts import HarnessPart
@@ -39,8 +39,9 @@ class Harness:
         """How many there are."""
         return sum(int(part.facts["questions"]) for part in self.parts)
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What decides the answers."""
+    @property
+    def sha256(self) -> dict[str, Any]:
+        """Task -> of what decides its answers."""
         return {name: entry["sha256"] for name, entry in self.entries.items()}
 
     def ask(
@@ -94,75 +95,47 @@ class Harness:
         return tuple(sample for part in self.parts for sample in kept[part.name])
 
 
-def read_harness_tasks(
-    names: Sequence[str],
-    *,
-    tokenizer: Any,
-    include: Sequence[str | Path],
-    limit: int | None,
-    shots: int | None,
-    chat_template: bool | None,
-    thinking: bool | None,
-    think_end: str,
-    max_new_tokens: int | None,
-    temperature: float | None,
-    trust_remote_code: bool,
-) -> Harness:
-    """Find the tasks and read their questions.
+def read_harness_tasks(words: EvalWords, *, tokenizer: Any, trust_remote_code: bool) -> Harness:
+    """Find lm-eval's tasks and read their questions; none is asked for: nothing is imported.
 
     Args:
-        names: of tasks, groups or tags of lm-eval; none: nothing is imported.
+        words: of the user; a chat template, and thinking where it knows it, must be stated.
         tokenizer: of the model.
-        include: folders of YAML tasks.
-        limit: the first so many questions of each.
-        shots: in place of the task's own.
-        chat_template: whether it is applied; to be stated where the tokenizer has one.
-        thinking: whether the template is told to let the model think; to be stated where it knows.
-        think_end: text after which the answer stands, where the model thinks.
-        max_new_tokens: budget, in place of the task's own.
-        temperature: in place of the task's own.
         trust_remote_code: allow tasks that run code.
 
     Raises:
         UsageError: something is to be stated and is not, or a task cannot be read or asked.
     """
-    if not names:
-        if include:
-            raise UsageError(
-                "--include is for lm-eval's tasks, and none is asked. Name one as lm_eval:NAME."
-            )
+    if not words.harness:
         return Harness()
     from moeprune.evaluate.harness.parts import entries, read_harness
     from moeprune.evaluate.harness.run import check_askable
     from moeprune.evaluate.harness.settings import HarnessSettings
 
-    template = has_template(tokenizer)
-    if template and chat_template is None:
+    template, what = has_template(tokenizer), f"task lm_eval:{words.harness[0]}"
+    if template and words.chat_template is None:
         raise UsageError(
-            f"task lm_eval:{names[0]} needs to be told whether the tokenizer's chat template is "
-            "applied. Pass --chat-template on|off."
+            f"{what} must be told whether the tokenizer's chat template is applied. Pass "
+            "--chat-template on|off."
         )
-    switch = thinking_switch(tokenizer) if template and chat_template else None
-    if switch is not None and thinking is None:
+    switch = thinking_switch(tokenizer) if template and words.chat_template else None
+    if switch is not None and words.thinking is None:
         raise UsageError(
-            f"task lm_eval:{names[0]} needs to be told whether the model may think, which its chat "
-            f"template can switch ({switch}). Pass --thinking on|off."
+            f"{what} must be told whether the model may think, which its chat template can switch "
+            f"({switch}). Pass --thinking on|off."
         )
-    generation: dict[str, Any] = {}
-    if max_new_tokens is not None:
-        generation["max_gen_toks"] = max_new_tokens
-    if temperature is not None:
-        generation |= {"temperature": temperature, "do_sample": temperature > 0}
     settings = HarnessSettings(
-        limit=limit,
-        shots=shots,
-        chat_template=bool(chat_template),
-        thinking=thinking,
-        template={} if switch is None else {switch: bool(thinking)},
-        think_end=think_end if thinking else None,
-        generation=generation,
+        limit=words.limit,
+        shots=words.shots,
+        chat_template=bool(words.chat_template),
+        thinking=words.thinking,
+        template={} if switch is None else {switch: bool(words.thinking)},
+        think_end=words.think_end if words.thinking else None,
+        generation=_generation(words),
     )
-    parts = read_harness(names, settings, include=include, trust_remote_code=trust_remote_code)
+    parts = read_harness(
+        words.harness, settings, include=words.folders, trust_remote_code=trust_remote_code
+    )
     check_askable(parts, settings, tokenizer)
     return Harness(
         parts=parts,
@@ -170,3 +143,13 @@ def read_harness_tasks(
         how={"trust_remote_code": trust_remote_code},
         entries=entries(parts, settings),
     )
+
+
+def _generation(words: EvalWords) -> dict[str, Any]:
+    """What replaces the tasks' own settings."""
+    found: dict[str, Any] = {}
+    if words.max_new_tokens is not None:
+        found["max_gen_toks"] = words.max_new_tokens
+    if words.temperature is not None:
+        found |= {"temperature": words.temperature, "do_sample": words.temperature > 0}
+    return found

@@ -167,7 +167,9 @@ class Answers:
         except (MoePruneError, KeyError, TypeError, ValueError) as problem:
             raise RunError(f"{folder} cannot be gone on with: {problem} {way_out}") from problem
         # The model first: another one differs in more than its name.
-        names = sorted(begun.keys() | self._request.keys(), key=lambda name: (name != "model", name))
+        names = sorted(
+            begun.keys() | self._request.keys(), key=lambda name: (name != "model", name)
+        )
         for name in names:
             then, now = begun.get(name), self._request.get(name)
             if then != now:

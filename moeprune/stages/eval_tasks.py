@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.chat import has_template, rendered
@@ -12,12 +11,15 @@ from moeprune.core.run import Key
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.errors import UsageError
 from moeprune.plugins import known
+from moeprune.stages.eval_harness import Harness, read_harness_tasks
+from moeprune.stages.eval_model import AskedModel
+from moeprune.stages.eval_words import HARNESS, EvalWords, Sources
 
 if TYPE_CHECKING:
     from moeprune.evaluate.requests import Request
 
-HARNESS = "lm_eval:"
 TUNING, HELD_OUT = "tuning", "held-out"
+_LONG = 1024  # tokens that a model may write where loops are looked for, if it reads twice that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +29,12 @@ class Exam:
     Attributes:
         tasks: ours, and the texts.
         requests: of each of them, in the order of its questions.
+        harness: what lm-eval asks.
     """
 
     tasks: tuple[Task, ...]
     requests: tuple[tuple[Request, ...], ...]
+    harness: Harness
 
     @property
     def keys(self) -> list[Key]:
@@ -41,134 +45,120 @@ class Exam:
             for request in requests
         ]
 
+    @property
+    def questions(self) -> int:
+        """How many there are, once a seed."""
+        return sum(map(len, self.requests)) + self.harness.questions
+
     def fingerprint(self) -> dict[str, Any]:
         """What decides the answers: of every task, its own sha256 and that of its inputs."""
         from moeprune.evaluate.requests import inputs_sha256
 
-        return {
-            task.name: [task.sha256, inputs_sha256(requests)]
+        own = {
+            f"task {task.name}": [task.sha256, inputs_sha256(requests)]
             for task, requests in zip(self.tasks, self.requests, strict=True)
         }
+        return {**own, **{f"task {name}": mark for name, mark in self.harness.sha256.items()}}
 
 
-def split_names(tasks: str | Path | Sequence[str | Path]) -> tuple[list[str | Path], list[str]]:
-    """Files and folders of tasks, and names of lm-eval's."""
-    given = [tasks] if isinstance(tasks, str | Path) else list(tasks)
-    harness = [str(name).removeprefix(HARNESS) for name in given if _of_harness(name)]
-    if "" in harness:
-        raise UsageError(f"{HARNESS} names no task. Write {HARNESS}NAME, for example lm_eval:piqa.")
-    return [name for name in given if not _of_harness(name)], list(dict.fromkeys(harness))
-
-
-def read_files(
-    files: Sequence[str | Path], *, overrides: Mapping[str, Any], expected: Mapping[str, float]
-) -> tuple[Task, ...]:
-    """The tasks of files, with the accuracies that are expected of them.
-
-    Raises:
-        UsageError: see :func:`moeprune.evaluate.tasks.reading.read_tasks`.
-    """
-    from moeprune.evaluate.tasks.reading import read_tasks
-
-    tasks = read_tasks(files, overrides=overrides) if files else ()
-    return tuple(
-        replace(task, protocol=replace(task.protocol, expected=expected[task.name]))
-        if task.name in expected
-        else task
-        for task in tasks
-    )
-
-
-def check_expected(expected: Mapping[str, float], names: Sequence[str]) -> None:
-    """Check that what is expected is of tasks that are asked.
-
-    Raises:
-        UsageError: it is not.
-    """
-    for name in expected:
-        known(name, names, kind="task")
-
-
-def texts(
-    sources: Mapping[str, str] | Sequence[str] | None,
-    *,
-    split: str,
-    tokenizer: Any,
-    length: int,
-    chat_template: bool | None,
-) -> tuple[Task, ...]:
-    """Texts whose perplexity is asked for: one task a split, one domain a text.
+def read_exam(
+    words: EvalWords, asked: AskedModel, *, tokenizer: Any, trust_remote_code: bool
+) -> Exam:
+    """Everything in token ids.
 
     Args:
-        sources: name -> source, or ``NAME=SOURCE`` texts; see :mod:`moeprune.observe.sources`.
-        split: what the texts were used for before, one of ``TUNING`` and ``HELD_OUT``.
-        tokenizer: of the model; chats are written by its template.
-        length: tokens of a window.
-        chat_template: False: chats as the texts of their messages.
+        words: of the user.
+        asked: the model.
+        tokenizer: of it.
+        trust_remote_code: run code that comes with the checkpoint, or with a task of lm-eval.
 
     Raises:
-        DomainError: a source cannot be read.
-        UsageError: an entry is not ``NAME=SOURCE``.
+        UsageError: a task is malformed or must state something, two have one name, or a question
+            does not fit the model.
+        DomainError: a text cannot be read.
     """
+    from moeprune.evaluate.asking import requests_of
+    from moeprune.evaluate.encoding import Encoder
+    from moeprune.evaluate.tasks.explicit import check_explicit
+
+    length = asked.max_length(tokenizer, trust_remote_code=trust_remote_code)
+    own = _of_files(words, length=length)
+    for name in words.expected:
+        known(name, [*(task.name for task in own), *words.harness], kind="task")
+    for task in own:
+        check_explicit(task, tokenizer)
+    tasks = [
+        *own,
+        *_texts(words.corpus, TUNING, words, tokenizer),
+        *_texts(words.held_out, HELD_OUT, words, tokenizer),
+    ]
+    _check_names(task.name for task in tasks)
+    drawing = any(task.protocol.temperature > 0 for task in tasks)
+    if words.seeds > 1 and not drawing:
+        raise UsageError(
+            f"--seeds {words.seeds} repeats questions whose answer is drawn, and none is: greedy "
+            "answers are the same each time. Give a --temperature, or leave it out."
+        )
+    harness = read_harness_tasks(words, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+    encoder = Encoder(tokenizer, max_length=length)
+    found = []
+    for task in tasks:
+        first = task.protocol.seed
+        seeds = range(first, first + words.seeds)
+        requests = requests_of(task, encoder=encoder, tokenizer=tokenizer, seeds=seeds)
+        found.append(_first(requests, words.chunks) if task.kind == "perplexity" else requests)
+    return Exam(tasks=tuple(tasks), requests=tuple(found), harness=harness)
+
+
+def _of_files(words: EvalWords, *, length: int) -> list[Task]:
+    from moeprune.evaluate.tasks.reading import read_tasks
+
+    tasks = list(read_tasks(words.files, overrides=words.stated)) if words.files else []
+    if words.probes:
+        budget = words.max_new_tokens or min(_LONG, max(1, length // 2))
+        stated = {**words.stated, "kind": "degeneration", "max_new_tokens": budget}
+        tasks += [
+            replace(task, name=f"degeneration-{task.name}")
+            for task in read_tasks(words.probes, overrides=stated)
+        ]
+    return [
+        replace(task, protocol=replace(task.protocol, expected=words.expected[task.name]))
+        if task.name in words.expected
+        else task
+        for task in tasks
+    ]
+
+
+def _texts(sources: Sources, split: str, words: EvalWords, tokenizer: Any) -> tuple[Task, ...]:
+    """Texts whose perplexity is asked for: one task a split, one domain a text."""
     if not sources:
         return ()
     from moeprune.observe.domains import named_domains
     from moeprune.observe.sources import read_source
 
-    questions = []
-    for name, source in named_domains(sources).items():
-        for number, document in enumerate(read_source(source).documents):
-            questions.append(
-                Question(
-                    id=f"{name}/{number}",
-                    domain=name,
-                    text=_text(document, tokenizer, chat_template=chat_template is not False),
-                )
-            )
-    protocol = Protocol(kind="perplexity", length=length, chat_template=chat_template)
+    template = words.chat_template is not False
+    questions = [
+        Question(
+            id=f"{name}/{number}",
+            domain=name,
+            text=_text(document, tokenizer, chat_template=template),
+        )
+        for name, source in named_domains(sources).items()
+        for number, document in enumerate(read_source(source, samples=words.chunks).documents)
+    ]
+    protocol = Protocol(kind="perplexity", length=words.chunk, chat_template=words.chat_template)
     return (Task(name=split, protocol=protocol, questions=tuple(questions)),)
 
 
-def exam(
-    tasks: Sequence[Task],
-    *,
-    tokenizer: Any,
-    max_length: int,
-    seeds: int,
-    chunks: int | None,
-) -> Exam:
-    """Everything that is ours, in token ids.
-
-    Args:
-        tasks: ours, and the texts.
-        tokenizer: of the model.
-        max_length: tokens that the model reads at once.
-        seeds: how often a question is asked whose answer is drawn.
-        chunks: windows of each text; None: all.
-
-    Raises:
-        UsageError: two tasks have one name, or a question does not fit.
-    """
-    from moeprune.evaluate.asking import requests_of
-    from moeprune.evaluate.encoding import Encoder
-
-    names = [task.name for task in tasks]
+def _check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
     for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two tasks are called {name!r}. Say name = '…' in a task file.")
-    encoder = Encoder(tokenizer, max_length=max_length)
-    found = []
-    for task in tasks:
-        first = task.protocol.seed
-        requests = requests_of(
-            task, encoder=encoder, tokenizer=tokenizer, seeds=range(first, first + seeds)
-        )
-        found.append(_first(requests, chunks) if task.kind == "perplexity" else requests)
-    return Exam(tasks=tuple(tasks), requests=tuple(found))
-
-
-def _of_harness(name: str | Path) -> bool:
-    return isinstance(name, str) and name.startswith(HARNESS)
+        if name in seen or name.startswith(HARNESS):
+            raise UsageError(
+                f"a second task would be called {name!r}, by which results are joined. Say "
+                "name = '…' in its task file."
+            )
+        seen.add(name)
 
 
 def _first(requests: Sequence[Request], chunks: int | None) -> tuple[Request, ...]:
@@ -184,7 +174,7 @@ def _first(requests: Sequence[Request], chunks: int | None) -> tuple[Request, ..
 
 def _text(document: Any, tokenizer: Any, *, chat_template: bool) -> str:
     if isinstance(document.text, str):
-        return document.text
+        return str(document.text)
     if not chat_template or not has_template(tokenizer):
         raise UsageError(
             f"{document.where} holds 'messages', which only a chat template writes as one text. "
