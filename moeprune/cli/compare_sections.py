@@ -81,8 +81,11 @@ def _tasks(found: Comparison) -> Iterator[Section]:
         held = [(one, one.tasks[name]) for one in found.variants if name in one.tasks]
         parts = [(one.name, task.overall) for one, task in held]
         yield _table(found, _title(name, held[0][1]), parts)
+    together = {
+        name for one in found.variants for name, task in one.tasks.items() if task.is_accuracy
+    }
     pooled = [(one.name, one.pooled) for one in found.variants if one.pooled is not None]
-    if len(names) > 1 and pooled:
+    if len(together) > 1 and pooled:
         means = [
             f"{one.name} {one.mean_of_tasks:+.2f}"
             for one in found.variants
@@ -93,6 +96,8 @@ def _tasks(found: Comparison) -> Iterator[Section]:
 
 
 def _title(name: str, task: TaskComparison) -> str:
+    if task.kind == "degeneration" and not task.metric:
+        return f"{name}, answers without a loop"
     return f"{name} by {task.metric}" if task.metric else name
 
 

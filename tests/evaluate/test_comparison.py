@@ -212,6 +212,26 @@ def test_a_question_that_lacks_a_seed_is_left_out() -> None:
     part = found.variants[0].tasks["aime"].overall
     assert (part.questions, part.seeds) == (2, 2)
     assert any("1 answers of native have no counterpart in v" in line for line in found.warnings)
+    assert any(
+        "1 of 3 questions of native were asked fewer than 2 times" in line
+        for line in found.warnings
+    )
+    both = compare_runs(run("native", rows[:-1]), [run("v", rows[:-1])])
+    assert any("1 of 3 questions" in line for line in both.warnings)
+
+
+def test_loops_are_not_counted_together_with_accuracies() -> None:
+    told = {"loops": {"kind": "degeneration"}}
+    base = run(
+        "n", answers("t", "1100"), answers("u", "11"), answers("loops", "1" * 90), tasks=told
+    )
+    other = run(
+        "v", answers("t", "1000"), answers("u", "11"), answers("loops", "0" * 90), tasks=told
+    )
+    own = compare_runs(base, [other]).variants[0]
+    assert own.pooled is not None and own.pooled.questions == 6
+    assert own.mean_of_tasks == -12.5
+    assert own.worst is not None and own.worst[0] == "loops"
 
 
 @pytest.mark.parametrize("right", ["1", "0", "1" * 40, "0" * 40])

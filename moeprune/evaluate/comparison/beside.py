@@ -50,7 +50,7 @@ def beside(variants: Sequence[VariantComparison], tasks: Sequence[str]) -> tuple
 
 def _of(text: str, variants: Sequence[VariantComparison], tasks: Sequence[str]) -> Iterator[Beside]:
     held = [variant for variant in variants if text in variant.perplexity]
-    scored = [name for name in tasks if any(name in variant.tasks for variant in held)]
+    scored = [name for name in tasks if any(_part(variant, name) for variant in held)]
     for name in [None, *scored] if len(scored) > 1 else scored:
         parts = [(variant, _part(variant, name)) for variant in held]
         known = [(variant, part) for variant, part in parts if part is not None]
@@ -75,4 +75,5 @@ def _of(text: str, variants: Sequence[VariantComparison], tasks: Sequence[str]) 
 def _part(variant: VariantComparison, name: str | None) -> Difference | None:
     if name is None:
         return variant.pooled
-    return variant.tasks[name].overall if name in variant.tasks else None
+    task = variant.tasks.get(name)
+    return task.overall if task is not None and task.is_accuracy else None

@@ -73,6 +73,6 @@ def _fields(found: Any) -> dict[str, Any] | None:
 
 
 def _whole(name: str, variants: Sequence[VariantComparison]) -> bool:
-    parts = [one.tasks[name].overall for one in variants if name in one.tasks]
-    same = len({(part.questions, part.base) for part in parts}) == 1
-    return len(parts) == len(variants) and same and parts[0].scale != 1
+    held = [one.tasks[name] for one in variants if name in one.tasks]
+    same = len({(task.overall.questions, task.overall.base) for task in held}) == 1
+    return len(held) == len(variants) and same and held[0].is_accuracy

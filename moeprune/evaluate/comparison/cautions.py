@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from moeprune.core.guard import WARN, Answered
@@ -27,6 +28,7 @@ def cautions(
     found = [*_guards((base, *variants), {task for pairs in joined for task in pairs.pairs})]
     for variant, pairs, itself in zip(variants, joined, same, strict=False):
         found += _left_out(base, variant, pairs)
+        found += _lacking_seeds(base, pairs)
         found += _same(base, variant, pairs, itself=itself)
         found += _other_numbers(base, variant)
     found += _not_compared(joined, compared)
@@ -58,6 +60,19 @@ def _left_out(base: Run, variant: Run, joined: Joined) -> Iterator[str]:
             yield (
                 f"task {task}: {count} answers of {variant.name} have no counterpart in "
                 f"{base.name} and are left out."
+            )
+
+
+def _lacking_seeds(base: Run, joined: Joined) -> Iterator[str]:
+    """Questions that were asked fewer times than others: they cannot be compared with them."""
+    for task, pairs in joined.pairs.items():
+        times = Counter(one.id for one, _ in pairs)
+        seeds = len({one.seed for one, _ in pairs})
+        short = sum(count < seeds for count in times.values())
+        if short:
+            yield (
+                f"task {task}: {short} of {len(times)} questions of {base.name} were asked fewer "
+                f"than {seeds} times, and are left out."
             )
 
 

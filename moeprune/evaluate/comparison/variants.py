@@ -14,12 +14,15 @@ from moeprune.evaluate.comparison.joining import Joined, Pair
 from moeprune.evaluate.comparison.writing import Writing, writing
 from moeprune.evaluate.paired.perplexity import PairedPerplexity, paired_perplexity
 
+DEGENERATION = "degeneration"  # the kind of task whose right answers are those without a loop
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskComparison:
     """One task.
 
     Attributes:
+        kind: of the task, as its header says.
         metric: what is compared; None: whether an answer is right.
         overall: all its questions.
         domains: name -> difference, the worst first; a task that is not divided has one.
@@ -27,15 +30,22 @@ class TaskComparison:
         writing: of written answers.
     """
 
+    kind: str
     metric: str | None
     overall: Difference
     domains: Mapping[str, Difference]
     by_seed: Mapping[int, Difference] = field(default_factory=dict)
     writing: Writing | None = None
 
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is counted together with other tasks: not loops, nor scales of their own."""
+        return self.overall.scale != 1 and self.kind != DEGENERATION
+
     def to_json(self) -> dict[str, Any]:
         """As plain types."""
         return {
+            "kind": self.kind,
             "metric": self.metric,
             **self.overall.to_json(),
             "domains": {name: part.to_json() for name, part in self.domains.items()},
@@ -51,7 +61,7 @@ class VariantComparison:
     Attributes:
         name: as tables call it.
         tasks: name -> comparison, of the tasks with scores, in the base's order.
-        pooled: all questions of all tasks that are scored within [0, 1].
+        pooled: all questions of all tasks that are accuracies.
         perplexity: task -> comparison of texts.
         joined: how many answers only one of the two has.
     """
@@ -65,7 +75,7 @@ class VariantComparison:
     @property
     def mean_of_tasks(self) -> float | None:
         """Mean over tasks of the difference, in points: every task weighs the same."""
-        points = [task.overall.points for task in self.tasks.values() if task.overall.scale != 1]
+        points = [task.overall.points for task in self.tasks.values() if task.is_accuracy]
         return float(np.mean(points)) if points else None
 
     def parts(self) -> Iterator[tuple[str, str, Difference]]:
@@ -116,8 +126,9 @@ def compare_variant(
         table = scores(pairs, metrics.get(name))
         overall = difference(*table, level=level)
         if overall is not None:
-            tasks[name] = _task(pairs, overall, metric=metrics.get(name), level=level)
-            tables += [table] if overall.scale != 1 else []
+            kind = str(variant.tasks[name].get("kind", ""))
+            tasks[name] = _task(pairs, overall, kind=kind, metric=metrics.get(name), level=level)
+            tables += [table] if tasks[name].is_accuracy else []
         texts = _perplexity(pairs, level)
         if texts is not None:
             perplexity[name] = texts
@@ -131,11 +142,12 @@ def compare_variant(
 
 
 def _task(
-    pairs: Sequence[Pair], overall: Difference, *, metric: str | None, level: float
+    pairs: Sequence[Pair], overall: Difference, *, kind: str, metric: str | None, level: float
 ) -> TaskComparison:
     domains = _groups(pairs, metric, level, overall.scale, lambda pair: pair[0].domain)
     seeds = _groups(pairs, metric, level, overall.scale, lambda pair: pair[0].seed)
     return TaskComparison(
+        kind=kind,
         metric=metric,
         overall=overall,
         domains=dict(sorted(domains.items(), key=lambda item: _order(item[1], (item[0],)))),
