@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from moeprune.core.chat import has_template, thinking_switch
 from moeprune.core.progress import OnProgress
 from moeprune.core.run import Sample
-from moeprune.errors import UsageError
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_words import EvalWords
 
@@ -72,7 +70,7 @@ class Harness:
         due = [part for part in self.parts if part.name not in answers.parts(number)]
         if not due:
             return
-        from moeprune.evaluate.harness.run import ask_harness
+        from moeprune.evaluate.harness.ask import ask_harness
         from moeprune.observe.placed import input_device
 
         assert self.settings is not None
@@ -108,28 +106,15 @@ def read_harness_tasks(words: EvalWords, *, tokenizer: Any, trust_remote_code: b
     """
     if not words.harness:
         return Harness()
+    from moeprune.evaluate.harness.ask import check_askable
     from moeprune.evaluate.harness.parts import entries, read_harness
-    from moeprune.evaluate.harness.run import check_askable
     from moeprune.evaluate.harness.settings import HarnessSettings
 
-    template, what = has_template(tokenizer), f"task lm_eval:{words.harness[0]}"
-    if template and words.chat_template is None:
-        raise UsageError(
-            f"{what} must be told whether the tokenizer's chat template is applied. Pass "
-            "--chat-template on|off."
-        )
-    switch = thinking_switch(tokenizer) if template and words.chat_template else None
-    if switch is not None and words.thinking is None:
-        raise UsageError(
-            f"{what} must be told whether the model may think, which its chat template can switch "
-            f"({switch}). Pass --thinking on|off."
-        )
     settings = HarnessSettings(
         limit=words.limit,
         shots=words.shots,
-        chat_template=bool(words.chat_template),
+        chat_template=words.chat_template,
         thinking=words.thinking,
-        template={} if switch is None else {switch: bool(words.thinking)},
         think_end=words.think_end if words.thinking else None,
         generation=_generation(words),
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moeprune.artefact import read_json, sha256_bytes
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
@@ -24,9 +24,6 @@ from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.runnable import check_trusted
 from moeprune.stages.stored import check_runnable
-
-if TYPE_CHECKING:
-    import torch
 
 _HEAD_ROOM = 500_000_000
 """Bytes that a loaded model needs beside its weights, at least."""
@@ -162,12 +159,12 @@ class AskedModel:
             check_numbers(self.index, self.opened.layout, live)
         return live
 
-    def check_fits(self, *, dtype: str, place: torch.device | None, processes: int) -> None:
+    def check_fits(self, *, dtype: str, place: Any, processes: int) -> None:
         """Check that the weights fit the memory, by what their files hold.
 
         Args:
             dtype: as the user names it.
-            place: where to run; None: spread over all devices, and then nothing is known.
+            place: the ``torch.device``; None: spread over all devices, and then nothing is known.
             processes: of this machine, each of which loads it.
 
         Raises:

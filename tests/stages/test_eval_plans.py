@@ -74,6 +74,9 @@ PLANS: dict[str, dict[str, Any]] = {
         "elites": 1,
         "search_samples": 2,
         "search_length": 32,
+        "search_text": {
+            name: str(DEMO / "calibration" / f"{name}.jsonl") for name in ("science", "knowledge")
+        },
         "device": "cpu",
     },
 }

@@ -119,7 +119,7 @@ def test_questions_that_changed_meanwhile(tiny: Any, tmp_path: Path) -> None:
             tiny("olmoe"), output=tmp_path / "s", stop=lambda: True, batch_size=2, **words
         )
     file.write_text(file.read_text("utf-8").replace("What", "Which"), "utf-8")
-    with pytest.raises(MismatchError, match="another task mine.*--no-resume to begin anew"):
+    with pytest.raises(MismatchError, match=r"another task mine.*--no-resume to begin anew"):
         moeprune.eval(tiny("olmoe"), output=tmp_path / "s", batch_size=2, **words)
 
 
