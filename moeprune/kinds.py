@@ -24,12 +24,9 @@ _OURS = {
     "moeprune.search": ("the state of a search", "'moeprune plan --method evoesap'"),
     "moeprune.task": ("a task", "'moeprune tasks'"),
     "moeprune.run": ("the record of an evaluation", "'moeprune eval'"),
-<<<<<<< HEAD
     "moeprune.comparison": ("a comparison", "'moeprune compare --json'"),
-=======
     "moeprune.asked": ("the state of an evaluation", "'moeprune eval'"),
     "moeprune.variants": ("a list of variants", ""),
->>>>>>> 1c77364 (eval: its place in help and changelog; files of variants)
 }
 _TOML = ("moeprune.recipe", "moeprune.task", "moeprune.variants")
 _BEGINNING = 4 << 20  # bytes; holds any plan, and the header of any stats

@@ -35,11 +35,8 @@ def run(args: list[str]) -> subprocess.CompletedProcess[str]:
             "analyse",
             "export",
             "verify",
-<<<<<<< HEAD
             "compare",
-=======
             "eval",
->>>>>>> 1c77364 (eval: its place in help and changelog; files of variants)
             "push",
             "tasks",
         )
