@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from moeprune.core.stats import Array
 from moeprune.evaluate.paired.checks import check_same_length, finite, probability
 
-EXACT_UP_TO = 9
-"""Values up to which all n! orders are gone through (362,880)."""
+EXACT_UP_TO = 8
+"""Values up to which all n! orders are gone through (40,320)."""
 
 DRAWS = 100_000
 """Orders drawn beyond that."""
