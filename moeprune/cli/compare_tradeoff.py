@@ -45,8 +45,13 @@ def _loadings(found: Tradeoff) -> Section:
     for column, task in enumerate(found.table.tasks):
         loads = [f"{parts.loading_CT[at, column]:+.2f}" for at in shown]
         rows.append([task, groups.get(task, "-"), *loads])
+    alike = (
+        "The variants gain and lose on all tasks alike, so there are no two groups to trade off."
+    )
     return Section(
-        "along which tasks the variants differ (principal components of their accuracies)", rows
+        "along which tasks the variants differ (principal components of their accuracies)",
+        rows,
+        [] if found.clusters else [alike],
     )
 
 

@@ -511,7 +511,7 @@ def test_the_trade_off_of_the_papers_tables() -> None:
     assert found.deltas["reasoning"] == pytest.approx([np.mean(row[:2]) for row in expected])
     assert found.deltas["knowledge"] == pytest.approx([np.mean(row[2:]) for row in expected])
     # A loss of half the largest is large: 13.3 points of reasoning, 1.75 of knowledge.
-    words = ("reasoning-preserving", "reasoning-preserving", "knowledge-preserving", "collapsed")
+    words = ("reasoning-preserving", "reasoning-preserving", "knowledge-preserving", "losing both")
     assert found.characters == words
     body = compare_runs(base, variants).to_json()["tradeoff"]
     assert body["clusters_found"] is True

@@ -16,6 +16,10 @@ from moeprune.evaluate.paired.pca import Components
 COMPONENTS = 2
 """Components that the groups are read from, as in the paper's section 5.1."""
 
+ALIKE = 0.9
+"""Cosine between two groups, about the correlation of their means over variants, that is too high
+for a trade-off; the groups of the paper's table 2 have -0.21 (-0.72 without random pruning)."""
+
 
 def found_clusters(components: Components, tasks: tuple[str, ...]) -> dict[str, list[str]] | None:
     """Split tasks in two by 2-means on their loading vectors (the paper's appendix C).
@@ -29,12 +33,13 @@ def found_clusters(components: Components, tasks: tuple[str, ...]) -> dict[str, 
 
     Returns:
         ``A``, the group of the first task, and ``B``, each in the order of ``tasks``; None where
-        all tasks behave alike and there is nothing to split.
+        the variants gain and lose on all tasks alike, so that any split would be one of noise: the
+        mean vectors of both groups have a cosine above ``ALIKE``.
     """
     spread_C = np.sqrt((components.score_VC**2).sum(axis=0))[:COMPONENTS]
     point_TC = components.loading_CT[:COMPONENTS].T * spread_C
     in_A_T = two_means(point_TC)
-    if in_A_T is None:
+    if in_A_T is None or _cosine(point_TC[in_A_T], point_TC[~in_A_T]) > ALIKE:
         return None
     return {
         "A": [task for task, inside in zip(tasks, in_A_T, strict=True) if inside],
@@ -86,6 +91,12 @@ def _lloyd(point_TC: Array, one_C: Array, other_C: Array) -> NDArray[np.bool_]:
 
 def _distance(point_TC: Array, centre_C: Array) -> Array:
     return np.asarray(((point_TC - centre_C) ** 2).sum(axis=1))
+
+
+def _cosine(one_TC: Array, other_TC: Array) -> float:
+    one_C, other_C = one_TC.mean(axis=0), other_TC.mean(axis=0)
+    norm = float(np.linalg.norm(one_C) * np.linalg.norm(other_C))
+    return float(one_C @ other_C) / norm if norm else 0.0
 
 
 def _spread(point_TC: Array) -> float:

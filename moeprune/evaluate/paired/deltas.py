@@ -119,8 +119,9 @@ def characters(deltas: Mapping[str, Array], *, least: float = 1.0) -> tuple[str,
     A loss is -Δ, or 0 where Δ is a gain. A group's loss is *large* if it is at least half of the
     largest loss that any variant has in that group (or of ``least`` points, if that is more: losses
     below half a point are never large). Large in none: ``balanced``; in one: the *other* group is
-    preserved, ``<group>-preserving``; in both: ``collapsed``. The paper gives its five words
-    without a rule; this one gives the same ones for its table 9.
+    preserved, ``<group>-preserving``; in both: ``losing both``. The paper gives its five words
+    without a rule; this one tells the five methods of its table 9 apart in the same way (its "severe
+    collapse" is the last of them: the rule is relative, and does not say how severe).
 
     Args:
         deltas: two groups -> (V,) mean changes in points, as from ``cluster_deltas``.
@@ -140,6 +141,6 @@ def characters(deltas: Mapping[str, Array], *, least: float = 1.0) -> tuple[str,
         (False, False): "balanced",
         (False, True): f"{first}-preserving",
         (True, False): f"{second}-preserving",
-        (True, True): "collapsed",
+        (True, True): "losing both",
     }
     return tuple(words[pair] for pair in zip(*(x.tolist() for x in large.values()), strict=True))

@@ -35,7 +35,7 @@ class Tradeoff:
     Attributes:
         table: the accuracies, and with them the changes (table 3) and each variant's worst task.
         components: PCA over the variants, the baseline left out.
-        clusters: two groups of tasks; None where every task behaves alike.
+        clusters: two groups of tasks; None where the variants gain and lose on all tasks alike.
         found: the groups were read from this table, so the p of ``inversion`` is too small.
         deltas: group -> (V,) mean change in points (table 9); empty without groups.
         characters: a word for each variant, by the rule of ``deltas.characters``; empty likewise.

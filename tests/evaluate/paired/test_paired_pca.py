@@ -70,6 +70,16 @@ def loss(points, inside):
     return sum(((p - p.mean(axis=0)) ** 2).sum() for p in (points[inside], points[~inside]))
 
 
+def test_tasks_that_fall_together_are_not_split():
+    rng = np.random.default_rng(0)
+    # Four variants, each some points worse than the one before on every task, and a little noise.
+    level = 70 - 2.0 * np.arange(4)[:, None] + rng.normal(0, 0.3, size=(4, 6))
+    assert found_clusters(principal_components(level, standardise=True), tuple("abcdef")) is None
+    level[:, 4:] = level[::-1, 4:]
+    found = found_clusters(principal_components(level, standardise=True), tuple("abcdef"))
+    assert found == {"A": list("abcd"), "B": list("ef")}
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 8))
 def test_two_means_is_nearly_the_best_of_all_splits(seed, size):

@@ -138,7 +138,7 @@ def test_with_random_they_do_not():
         "reasoning-preserving",
         "knowledge-preserving",
         "knowledge-preserving",
-        "collapsed",
+        "losing both",
     )
 
 
