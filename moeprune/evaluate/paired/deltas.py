@@ -120,7 +120,7 @@ def characters(deltas: Mapping[str, Array], *, least: float = 1.0) -> tuple[str,
     largest loss that any variant has in that group (or of ``least`` points, if that is more: losses
     below half a point are never large). Large in none: ``balanced``; in one: the *other* group is
     preserved, ``<group>-preserving``; in both: ``losing both``. The paper gives its five words
-    without a rule; this one tells the five methods of its table 9 apart in the same way (its "severe
+    without a rule; this one tells the methods of its table 9 apart in the same way (its "severe
     collapse" is the last of them: the rule is relative, and does not say how severe).
 
     Args:
