@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 from scipy.special import ndtri
 
@@ -34,7 +35,7 @@ class Interval:
     level: float
 
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, int | float) and self.low <= value <= self.high
+        return isinstance(value, Real) and self.low <= float(value) <= self.high
 
     @property
     def half_width(self) -> float:

@@ -68,7 +68,7 @@ def paired_perplexity(
     D = Σ (v_w - b_w) / Σ t_w is a ratio of two sums over windows, with the standard error
     sqrt(W / (W - 1) · Σ (v_w - b_w - D t_w)²) / Σ t_w and Student's t of W - 1 degrees of freedom.
     Tokens of one window depend on each other, so windows, not tokens, are what is sampled.
-    Source: Cochran, Sampling Techniques (1977), section 6.4.
+    Source: Cochran, Sampling Techniques (1977), chapter 6.
 
     Args:
         baseline_W: (W,) summed nll of each window, in nats.

@@ -116,7 +116,7 @@ def _unit_interval(values_N: Array, *, level: float) -> Interval:
     """The mean of differences in [-1, 1]: two questions are added, one lost and one won.
 
     Without them no difference seen would mean none possible. With one seed this is the adjusted
-    Wald interval of Bonett and Price, Stat. Med. 31:479 (2012); several seeds only narrow it.
+    Wald interval of Bonett and Price, J. Educ. Behav. Stat. 37:479 (2012); seeds only narrow it.
     """
     mean, size = float(values_N.mean()), len(values_N) + 2
     middle = float(values_N.sum()) / size

@@ -131,6 +131,8 @@ def test_an_interval_scales_and_contains():
     assert (interval.low, interval.high, interval.level) == (-2, 1, 0.9)
     assert interval.half_width == 1.5
     assert 0 in interval
+    assert np.int64(1) in interval
+    assert np.float64(-2) in interval
     assert -3 not in interval
     assert "0" not in interval
 
