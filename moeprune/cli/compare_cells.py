@@ -11,11 +11,18 @@ if TYPE_CHECKING:
 _HUGE = 1e7
 
 
+def signed(value: float, digits: int) -> str:
+    """``+0.35``, and ``+0.00`` for what rounds to nothing, from whichever side."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
 def change(part: Difference, *, digits: int = 2) -> str:
     """``-4.64 [-9.11, -0.17]``: variant minus base, in points or on its own scale."""
     if part.low is None or part.high is None:
-        return f"{part.points:+.{digits}f}"
-    return f"{part.points:+.{digits}f} [{part.low:+.{digits}f}, {part.high:+.{digits}f}]"
+        return signed(part.points, digits)
+    return (
+        f"{signed(part.points, digits)} [{signed(part.low, digits)}, {signed(part.high, digits)}]"
+    )
 
 
 def score(part: Difference, value: float) -> str:
@@ -51,7 +58,7 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def growth(ratio: float) -> str:
     """A ratio as a change in percent: ``-7.95``."""
-    return f"{100 * (ratio - 1):+.2f}" if ratio < _HUGE else f"{ratio:+.3g} x"
+    return signed(100 * (ratio - 1), 2) if ratio < _HUGE else f"{ratio:+.3g} x"
 
 
 def place(task: str, domain: str) -> str:

@@ -1,6 +1,6 @@
 """What a comparison shows, as tables of cells: for a terminal and for Markdown alike.
 
-The worst domain of each variant first, then tasks, domains, written answers, perplexity, seeds.
+The worst domain of each variant first, then tasks, domains, seeds; ``compare_beside`` has the rest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from moeprune.cli.compare_cells import (
     change,
     flips,
-    growth,
     number,
     p_value,
-    percent,
     place,
     plural,
     score,
+    signed,
 )
 
 if TYPE_CHECKING:
@@ -40,12 +39,11 @@ class Section:
 
 
 def sections(found: Comparison, *, all_domains: bool, by_seed: bool) -> Iterator[Section]:
-    """The tables of a comparison, in the order they are read."""
+    """Worst domains, tasks and domains, in the order they are read."""
     yield from _worst(found)
+    yield from _changes(found)
     yield from _tasks(found)
     yield from _domains(found, len(_divided(found)) if all_domains else SHOWN)
-    yield from _writing(found)
-    yield from _perplexity(found)
     yield from _seeds(found) if by_seed else ()
 
 
@@ -75,9 +73,37 @@ def _short(part: Difference) -> list[str]:
     ]
 
 
+def _changes(found: Comparison) -> Iterator[Section]:
+    """Tasks by variants, as in the tables of papers: only where there are several of both."""
+    names = _task_names(found)
+    if len(names) < 2 or len(found.variants) < 2:
+        return
+    for start in range(0, len(found.variants), COLUMNS):
+        block = found.variants[start : start + COLUMNS]
+        rows = [["task", found.base, *(one.name for one in block)]]
+        for name in names:
+            parts = [one.tasks[name].overall for one in found.variants if name in one.tasks]
+            best = max(round(part.points, 9) for part in parts)
+            cells = [
+                f"{_marked(one.tasks[name].overall)}"
+                f"{'^' if round(one.tasks[name].overall.points, 9) == best else ' '}"
+                if name in one.tasks
+                else "-  "
+                for one in block
+            ]
+            rows.append([name, score(parts[0], parts[0].base), *cells])
+        notes = [
+            f"* Holm p < {1 - found.level:.3g} over {found.families['tasks']:,} tests; ^ best."
+        ]
+        yield Section("change by task, points", rows, notes)
+
+
+def _task_names(found: Comparison) -> list[str]:
+    return list(dict.fromkeys(name for one in found.variants for name in one.tasks))
+
+
 def _tasks(found: Comparison) -> Iterator[Section]:
-    names = list(dict.fromkeys(name for one in found.variants for name in one.tasks))
-    for name in names:
+    for name in _task_names(found):
         held = [(one, one.tasks[name]) for one in found.variants if name in one.tasks]
         parts = [(one.name, task.overall) for one, task in held]
         yield _table(found, _title(name, held[0][1]), parts)
@@ -87,7 +113,7 @@ def _tasks(found: Comparison) -> Iterator[Section]:
     pooled = [(one.name, one.pooled) for one in found.variants if one.pooled is not None]
     if len(together) > 1 and pooled:
         means = [
-            f"{one.name} {one.mean_of_tasks:+.2f}"
+            f"{one.name} {signed(one.mean_of_tasks, 2)}"
             for one in found.variants
             if one.mean_of_tasks is not None
         ]
@@ -168,62 +194,7 @@ def _domain(variant: VariantComparison, task: str, domain: str) -> Difference | 
 
 
 def _marked(part: Difference) -> str:
-    return f"{part.points:+.2f}{'*' if part.significant else ' '}"
-
-
-def _writing(found: Comparison) -> Iterator[Section]:
-    rows = [["written answers", "truncated", "p", "looped", "p50", "p99", "tokens, mean change"]]
-    for variant in found.variants:
-        for name, task in variant.tasks.items():
-            made = task.writing
-            if made is not None:
-                rows.append(
-                    [
-                        f"{variant.name}, {name}",
-                        f"{percent(made.truncation.base)} / {percent(made.truncation.variant)}",
-                        p_value(made.truncation.p),
-                        "-"
-                        if made.loops is None
-                        else f"{percent(made.loops.base)} / {percent(made.loops.variant)}",
-                        f"{made.base.p50} / {made.variant.p50}",
-                        f"{made.base.p99} / {made.variant.p99}",
-                        change(made.tokens, digits=1),
-                    ]
-                )
-    if len(rows) > 1:
-        yield Section(f"truncation and lengths ({found.base} / variant)", rows)
-
-
-def _perplexity(found: Comparison) -> Iterator[Section]:
-    rows = [["texts", "n", found.base, "variant", "change, %", "p"]]
-    for variant in found.variants:
-        for name, texts in variant.perplexity.items():
-            limits = texts.ratio_interval
-            between = "" if limits is None else f" [{growth(limits.low)}, {growth(limits.high)}]"
-            rows.append(
-                [
-                    f"{variant.name}, {name}",
-                    f"{texts.windows:,}",
-                    number(texts.baseline, 3),
-                    number(texts.variant, 3),
-                    f"{growth(texts.ratio)}{between}",
-                    p_value(texts.p),
-                ]
-            )
-    if len(rows) > 1:
-        yield Section("perplexity: never a reason on its own", rows)
-    yield from _ranks(found)
-
-
-def _ranks(found: Comparison) -> Iterator[Section]:
-    rows = [["perplexity of", "accuracy of", "models", "ρ", "p"]]
-    for one in found.beside:
-        if one.correlation is not None and one.correlation.value is not None:
-            rho, p = one.correlation.value, one.correlation.p
-            asked = one.task or "all tasks"
-            rows.append([one.texts, asked, str(one.correlation.n), f"{rho:+.2f}", p_value(p)])
-    if len(rows) > 1:
-        yield Section("does perplexity rank the models as accuracy does? ρ = -1: it does", rows)
+    return f"{signed(part.points, 2)}{'*' if part.significant else ' '}"
 
 
 def _seeds(found: Comparison) -> Iterator[Section]:

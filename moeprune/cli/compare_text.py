@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from moeprune.cli.compare_beside import beside_sections
 from moeprune.cli.compare_cells import p_value, plural
 from moeprune.cli.compare_sections import Section, sections
 from moeprune.cli.compare_tradeoff import tradeoff_sections
@@ -55,7 +56,8 @@ def regression_text(found: Sequence[Regression], limit: float) -> str:
 
 def _all(found: Comparison, all_domains: bool, by_seed: bool) -> Iterator[Section]:
     yield from sections(found, all_domains=all_domains, by_seed=by_seed)
-    yield from tradeoff_sections(found.tradeoff, found.base)
+    yield from beside_sections(found)
+    yield from tradeoff_sections(found.tradeoff)
 
 
 def _head(found: Comparison) -> str:

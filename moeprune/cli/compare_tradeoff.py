@@ -1,4 +1,4 @@
-"""What several variants trade for what, as tables: the papers' tables 3 and 9, loadings, ranks."""
+"""What several variants trade for what, as tables: loadings, the paper's table 9, ranks."""
 
 from __future__ import annotations
 
@@ -6,35 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moeprune.cli.compare_cells import number, p_value
-from moeprune.cli.compare_sections import COLUMNS, Section
+from moeprune.cli.compare_sections import Section
 
 if TYPE_CHECKING:
     from moeprune.evaluate.paired.inversion import Inversion
     from moeprune.evaluate.paired.tradeoff import Tradeoff
 
 
-def tradeoff_sections(found: Tradeoff | None, base: str) -> Iterator[Section]:
-    """Change by task, loadings of the tasks, change by group of tasks; ``base`` by its name."""
+def tradeoff_sections(found: Tradeoff | None) -> Iterator[Section]:
+    """Loadings of the tasks, and the change by group of tasks."""
     if found is None:
         return
-    yield from _changes(found, base)
     yield _loadings(found)
     if found.clusters:
         yield _groups(found)
-
-
-def _changes(found: Tradeoff, base: str) -> Iterator[Section]:
-    table, best_T = found.table, found.table.delta_VT.max(axis=0).round(9)
-    for start in range(0, len(table.variants), COLUMNS):
-        names = table.variants[start : start + COLUMNS]
-        rows = [["task", base, *names]]
-        for column, task in enumerate(table.tasks):
-            cells = [
-                f"{value:+.2f}{'^' if round(float(value), 9) >= best_T[column] else ' '}"
-                for value in table.delta_VT[start : start + COLUMNS, column]
-            ]
-            rows.append([task, f"{table.baseline_T[column]:.2f}%", *cells])
-        yield Section("change by task, points", rows, ["^ the best of its row."])
 
 
 def _loadings(found: Tradeoff) -> Section:

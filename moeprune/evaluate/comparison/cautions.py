@@ -107,17 +107,26 @@ def _other_numbers(base: Run, variant: Run) -> Iterator[str]:
 
 
 def _guards(runs: Sequence[Run], tasks: Collection[str]) -> Iterator[str]:
-    """What guards found when the runs were made, and what can be seen in any answers."""
+    """What guards found when the runs were made, and what can be seen in any answers.
+
+    Of one guard and task one line, the base's where it is the base's too: the protocol is shared.
+    """
+    lines: dict[tuple[str, str], dict[str, None]] = {}
     for run in runs:
         for guard in run.guards:
-            text, task = guard.get("text"), guard.get("task")
+            name, task, text = (guard.get(key) for key in ("name", "task", "text"))
             told = isinstance(text, str) and guard.get("level") == WARN
             # What a comparison says better itself, with the flips that were seen.
-            if told and guard.get("name") not in _OWN and (not task or task in tasks):
-                yield " ".join(str(text).split())
+            if told and name not in _OWN and (not task or task in tasks):
+                lines.setdefault((str(name), str(task)), {})[" ".join(str(text).split())] = None
     seen = Answered(base=runs[0], variants=tuple(runs[1:]))
     for guard_of in (near_chance.after, unbalanced_letters.after):
-        yield from (finding.text for finding in guard_of(seen) if finding.task in tasks)
+        for finding in guard_of(seen):
+            if finding.task in tasks:
+                lines.setdefault((finding.name, finding.task), {})[finding.text] = None
+    for texts in lines.values():
+        first, *others = texts
+        yield first + (f" ({len(others)} more of this kind.)" if others else "")
 
 
 def _disagree(

@@ -1,0 +1,91 @@
+"""What stands beside accuracy, as tables: do answers end, and what does perplexity say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from moeprune.cli.compare_cells import growth, number, p_value, percent, signed
+from moeprune.cli.compare_sections import COLUMNS, Section
+
+if TYPE_CHECKING:
+    from moeprune.evaluate.comparison.comparing import Comparison
+    from moeprune.evaluate.comparison.differences import Difference
+    from moeprune.evaluate.comparison.variants import VariantComparison
+    from moeprune.evaluate.comparison.writing import Writing
+
+_LOW = 0.05  # a p below it gets a mark
+
+
+def beside_sections(found: Comparison) -> Iterator[Section]:
+    """Truncation, loops, lengths, perplexity, and whether that ranks as accuracy does."""
+    yield from _written(found, "answers cut off by their budget", lambda made: made.truncation)
+    yield from _written(found, "answers that fall into a loop", lambda made: made.loops)
+    yield from _written(found, "tokens of an answer: mean, and change", lambda made: made.tokens)
+    yield from _perplexity(found)
+    yield from _ranks(found)
+
+
+def _written(
+    found: Comparison, title: str, of: Callable[[Writing], Difference | None]
+) -> Iterator[Section]:
+    """Tasks by variants; shares as they are, lengths as changes."""
+    names = list(dict.fromkeys(name for one in found.variants for name in one.tasks))
+    for start in range(0, len(found.variants), COLUMNS):
+        block = found.variants[start : start + COLUMNS]
+        rows = [["task", found.base, *(one.name for one in block)]]
+        for name in names:
+            parts = [_part(one, name, of) for one in block]
+            known = [part for part in parts if part is not None]
+            if known:
+                base = percent(known[0].base) if known[0].scale != 1 else f"{known[0].base:.1f}"
+                rows.append([name, base, *(_share(part) for part in parts)])
+        if len(rows) > 1:
+            marked = any(cell.endswith("*") for row in rows for cell in row)
+            notes = [f"* p < {_LOW}, of this one number alone."] if marked else []
+            yield Section(title, rows, notes)
+
+
+def _part(
+    variant: VariantComparison, name: str, of: Callable[[Writing], Difference | None]
+) -> Difference | None:
+    made = variant.tasks[name].writing if name in variant.tasks else None
+    return None if made is None else of(made)
+
+
+def _share(part: Difference | None) -> str:
+    if part is None:
+        return "- "
+    shown = percent(part.variant) if part.scale != 1 else signed(part.points, 1)
+    return f"{shown}{'*' if part.p < _LOW else ' '}"
+
+
+def _perplexity(found: Comparison) -> Iterator[Section]:
+    rows = [["texts", "n", found.base, "variant", "change, %", "p"]]
+    for variant in found.variants:
+        for name, texts in variant.perplexity.items():
+            limits = texts.ratio_interval
+            between = "" if limits is None else f" [{growth(limits.low)}, {growth(limits.high)}]"
+            rows.append(
+                [
+                    f"{variant.name}, {name}",
+                    f"{texts.windows:,}",
+                    number(texts.baseline, 3),
+                    number(texts.variant, 3),
+                    f"{growth(texts.ratio)}{between}",
+                    p_value(texts.p),
+                ]
+            )
+    if len(rows) > 1:
+        yield Section("perplexity: never a reason on its own", rows)
+
+
+def _ranks(found: Comparison) -> Iterator[Section]:
+    rows = [["perplexity of", "accuracy of", "models", "ρ", "p"]]
+    for one in found.beside:
+        if one.correlation is not None and one.correlation.value is not None:
+            rho, p = one.correlation.value, one.correlation.p
+            asked = one.task or "all tasks"
+            rows.append([one.texts, asked, str(one.correlation.n), f"{rho:+.2f}", p_value(p)])
+    if len(rows) > 1:
+        yield Section("does perplexity rank the models as accuracy does? ρ = -1: it does", rows)
