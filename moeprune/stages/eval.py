@@ -139,7 +139,6 @@ def eval(
         expected=expected or {},
         include=include,
     )
-    words.check_launch(crew.launch.world)
     asked = crew.first_here(partial(open_asked, model, revision=revision))
     chosen = variants_of(asked, plan=plan, variants=variants, name=name)
     from moeprune.observe.load import check_device, check_dtype
@@ -152,7 +151,7 @@ def eval(
     asked.check(trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(asked.index.path, trust_remote_code=trust_remote_code)
     exam = read_exam(words, asked, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
-    seen = setting(exam, asked, tokenizer=tokenizer, effect=effect)
+    seen = setting(exam, asked, tokenizer=tokenizer, effect=effect, expected=words.expected)
     findings = before(seen, on_warning if work.speaks else None)
     request = {
         **asked.identity(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class Asking:
                 self._ask(number, variant, total=len(variants))
             found.append(probe)
         for number, probe in enumerate(found):
-            yield probe, (*self._gathered(number), *self.exam.harness.kept(self.answers, number))
+            yield probe, self._gathered(number)
 
     def _probe(self) -> dict[str, str]:
         from moeprune.evaluate.probe import logits_probe
@@ -106,7 +107,7 @@ class Asking:
                 raise self._stopped(total)
 
         self._report(total=total, note=note)
-        shares = self.work.shares(sizes)
+        *shares, parts = self.work.shares([*sizes, len(self.exam.harness.parts)])
         for (task, requests, room), share in zip(tasks, shares, strict=True):
             kept = self.answers.of(number)
             ask(
@@ -125,6 +126,7 @@ class Asking:
             self.tokenizer,
             self.answers,
             number,
+            holds=parts.holds,
             batch_size=self.rows,
             on_done=done,
             on_progress=self.on_progress,
@@ -170,15 +172,22 @@ class Asking:
         return StoppedError(f"stopped after {done:,} of {questions:,} questions; {kept}.")
 
     def _gathered(self, number: int) -> tuple[Sample, ...]:
-        """The answers of all processes to our questions, in their order."""
-        found = dict(self.answers.of(number))
+        """The answers of all processes, in the order of the questions."""
+        own = {sample.key: sample for sample in self._of_all(self.answers.of(number).values())}
+        parts = chain.from_iterable(self.answers.parts(number).values())
+        asked_by_lm_eval = self.exam.harness.ordered(self._of_all(parts))
+        return (*(own[key] for key in self.exam.keys), *asked_by_lm_eval)
+
+    def _of_all(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Answers of this process, and of the others of the launch."""
+        here = list(samples)
+        yield from here
         if self.work.sharers > 1:
-            text = "\n".join(sample.to_line() for sample in found.values())
+            text = "\n".join(sample.to_line() for sample in here)
             for values in self.work.crew.gathered(_packed(text.encode())):
-                for line in _unpacked(values).decode().splitlines():
-                    sample = Sample.from_json(parse_json(line), "an answer of another process")
-                    found[sample.key] = sample
-        return tuple(found[key] for key in self.exam.keys)
+                for line in _unpacked(values).decode().split("\n"):
+                    if line:
+                        yield Sample.from_json(parse_json(line), "an answer of another process")
 
 
 def rooms(

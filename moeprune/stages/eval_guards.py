@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moeprune.core.chat import has_template, thinking_switch
@@ -18,6 +18,7 @@ def setting(
     *,
     tokenizer: Any,
     effect: float,
+    expected: Mapping[str, float],
 ) -> Setting:
     """What guards see before a question is asked.
 
@@ -26,6 +27,7 @@ def setting(
         asked: the model.
         tokenizer: of the model.
         effect: the difference in accuracy that is looked for, in [0, 1].
+        expected: task -> accuracy that the unpruned model is known to reach.
     """
     template = has_template(tokenizer)
     return Setting(
@@ -36,6 +38,7 @@ def setting(
         knows_thinking=template and thinking_switch(tokenizer) is not None,
         samples=asked.draws,
         effect=effect,
+        expected=expected,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.progress import OnProgress
-from moeprune.core.run import Sample
+from moeprune.core.run import Key, Sample
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_words import EvalWords
 
@@ -49,6 +49,7 @@ class Harness:
         answers: Answers,
         number: int,
         *,
+        holds: Callable[[int], bool],
         batch_size: int,
         on_done: Callable[[Sequence[Sample], str], None],
         on_progress: OnProgress,
@@ -60,6 +61,7 @@ class Harness:
             tokenizer: of it.
             answers: that are there.
             number: of the variant.
+            holds: which of the parts this process asks.
             batch_size: sequences side by side.
             on_done: given the answers to each part, and its name.
             on_progress: told how far a part is.
@@ -67,7 +69,8 @@ class Harness:
         Raises:
             UsageError: lm-eval fails.
         """
-        due = [part for part in self.parts if part.name not in answers.parts(number)]
+        there = answers.parts(number)
+        due = [part for i, part in enumerate(self.parts) if holds(i) and part.name not in there]
         if not due:
             return
         from moeprune.evaluate.harness.ask import ask_harness
@@ -87,10 +90,12 @@ class Harness:
             )
             on_done(found, part.name)
 
-    def kept(self, answers: Answers, number: int) -> tuple[Sample, ...]:
+    def ordered(self, samples: Iterable[Sample]) -> tuple[Sample, ...]:
         """All answers of a variant, in the order of the parts."""
-        kept = answers.parts(number)
-        return tuple(sample for part in self.parts for sample in kept[part.name])
+        found: dict[str, dict[Key, Sample]] = {part.name: {} for part in self.parts}
+        for sample in samples:
+            found[sample.domain][sample.key] = sample
+        return tuple(sample for answers in found.values() for sample in answers.values())
 
 
 def read_harness_tasks(words: EvalWords, *, tokenizer: Any, trust_remote_code: bool) -> Harness:

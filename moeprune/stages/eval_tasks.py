@@ -84,7 +84,8 @@ def read_exam(
     length = asked.max_length(tokenizer, trust_remote_code=trust_remote_code)
     own = _of_files(words, length=length)
     for name in words.expected:
-        known(name, [*(task.name for task in own), *words.harness], kind="task")
+        names = [*(task.name for task in own), *(f"{HARNESS}{one}" for one in words.harness)]
+        known(name, names, kind="task")
     for task in own:
         check_explicit(task, tokenizer)
     tasks = [

@@ -98,18 +98,6 @@ class EvalWords:
             "--think-end": self.think_end,
         }
 
-    def check_launch(self, processes: int) -> None:
-        """Check that so many processes can ask.
-
-        Raises:
-            UsageError: a task of lm-eval is asked for, which one process asks alone.
-        """
-        if self.harness and processes > 1:
-            raise UsageError(
-                f"{HARNESS}{self.harness[0]} is asked by one process, and this launch has "
-                f"{processes}. Start eval without a launcher for tasks of lm-eval."
-            )
-
 
 def _list(names: Names) -> list[str | Path]:
     return [names] if isinstance(names, str | Path) else list(names)
