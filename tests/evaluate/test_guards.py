@@ -52,7 +52,9 @@ def avoiding(letter: str, samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-def written(lengths: Sequence[int], *, cut: int = 0, right: bool = True) -> list[Sample]:
+def written(
+    lengths: Sequence[int], *, cut: int = 0, right: bool = True, first: int = 0
+) -> list[Sample]:
     """Answers of these lengths, and ``cut`` more that used up 100 tokens."""
     told = [(length, False) for length in lengths] + [(100, True)] * cut
     return [
@@ -66,7 +68,7 @@ def written(lengths: Sequence[int], *, cut: int = 0, right: bool = True) -> list
             truncated=truncated,
             tokens=tokens,
         )
-        for number, (tokens, truncated) in enumerate(told)
+        for number, (tokens, truncated) in enumerate(told, start=first)
     ]
 
 
@@ -137,6 +139,7 @@ CASES: dict[str, list[tuple[Answered | Setting, bool]]] = {
         (answered(letters(82, 100)), False),
         (answered(letters(35, 100)), False),  # P(X >= 35) = 0.016 of a guesser
         (answered(written([5] * 50, right=False)), False),  # nothing to guess among
+        (answered([*letters(27, 100), *written([5] * 50, first=100)]), True),  # a group of both
     ],
     "below-expected": [
         (answered(letters(53, 100), own=task(expected=0.8165)), True),  # lesson 5

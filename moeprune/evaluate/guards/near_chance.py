@@ -19,10 +19,11 @@ _TAIL = 0.025  # one-sided, of a 95 % bound
 
 def after(answered: Answered) -> Iterator[Finding]:
     """Tasks of choices whose base does no better than chance, the mean of 1 / choices."""
-    for task, samples in by_task(answered.base):
-        choices = [choices_of(sample) for sample in samples]
-        known = [1 / number for number in choices if number is not None]
-        if len(known) < len(samples):
+    for task, judged in by_task(answered.base):
+        chosen = {sample.key: choices_of(sample) for sample in judged}
+        samples = [sample for sample in judged if chosen[sample.key]]
+        known = [1 / number for number in chosen.values() if number]
+        if not known:
             continue
         right, number, chance = right_of(samples), len(samples), fmean(known)
         # P(X >= right) of a guesser: the exact binomial at the mean chance, which is the wider.
