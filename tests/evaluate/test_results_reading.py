@@ -243,7 +243,7 @@ def test_a_line_that_is_none_of_lm_eval_s_is_refused(line: str, words: str, tmp_
         read_results(tmp_path)
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
     path.write_text("\n")
-    with pytest.raises(RunError, match="no answer of task arc"):
+    with pytest.raises(RunError, match="no answer to task arc"):
         read_results(tmp_path)
 
 
@@ -286,11 +286,14 @@ def test_whatever_else_is_named_is_called_by_its_kind(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"schema": "moeprune.plan/1"}')
     (tmp_path / "rows.jsonl").write_text('{"id": "1", "prompt": "x"}\n')
     (tmp_path / "empty").mkdir()
+    (tmp_path / "piped").mkdir()
+    os.mkfifo(tmp_path / "piped" / "samples_arc_2026-11-30T16-32-14.451399.jsonl")
     for name, kind in (
         ("model", "the folder of a model"),
         ("plan.json", "a plan"),
         ("rows.jsonl", "rows|JSON"),
         ("empty", "an empty folder"),
+        ("piped", "is a folder"),
         ("nowhere", "does not exist"),
     ):
         with pytest.raises(RunError, match=kind) as caught:

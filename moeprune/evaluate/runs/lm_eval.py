@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from moeprune.artefact import parse_json, read_json
 from moeprune.core.run import Run, Sample
 from moeprune.errors import RunError
-from moeprune.evaluate.harness.samples import samples_of
+from moeprune.evaluate.harness.samples import PREFIX, samples_of
 from moeprune.evaluate.runs._lm_eval_groups import families
 from moeprune.evaluate.runs._lm_eval_lines import read_lines
 
@@ -31,7 +32,9 @@ def holds(path: Path) -> bool:
     if path.is_file():
         return bool(_SAMPLES.fullmatch(path.name)) or _is_log(path)
     return path.is_dir() and any(
-        _SAMPLES.fullmatch(item.name) or _RESULTS.fullmatch(item.name) for item in path.iterdir()
+        item.is_file()  # a pipe would be waited for
+        for item in path.iterdir()
+        if _SAMPLES.fullmatch(item.name) or _RESULTS.fullmatch(item.name)
     )
 
 
@@ -50,16 +53,14 @@ def read(path: Path) -> Run:
         )
     dates = {date for _, date in files.values()}
     told = {date: _results(folder / f"results_{date}.json") for date in sorted(dates)}
-    logged = {
-        name: tuple(read_lines(file))
-        for file, (name, _) in sorted(files.items(), key=lambda item: item[1])
-    }
-    empty = [name for name, lines in logged.items() if not lines]
-    if empty:
-        raise RunError(f"{path}: no answer of task {empty[0]} was logged. Run lm_eval again.")
-    alone = {name: samples_of(lines, part=name, where=str(path)) for name, lines in logged.items()}
+    alone: dict[str, tuple[Sample, ...]] = {}
+    for file, (name, _) in sorted(files.items(), key=lambda item: item[1]):
+        # File by file: with their prompts, the logs of a run can be gigabytes.
+        alone[name] = samples_of(read_lines(file), part=name, where=str(file))
+        if not alone[name]:
+            raise RunError(f"{file} holds no answer to task {name}. Run lm_eval again.")
     whole = families(alone, _merged(told, "group_subtasks"))
-    answered = [samples_of(lines, part=name, whole=whole[name]) for name, lines in logged.items()]
+    answered = [_within(samples, name, whole[name]) for name, samples in alone.items()]
     order = dict.fromkeys(samples[0].task for samples in answered)
     last = told[max(dates)]
     return Run(
@@ -73,6 +74,14 @@ def read(path: Path) -> Run:
         ),
         provenance=_provenance(last, dates),
     )
+
+
+def _within(samples: Sequence[Sample], part: str, whole: str | None) -> tuple[Sample, ...]:
+    """The answers of a part of a group, named as ``samples_of`` names them."""
+    if whole is None:
+        return tuple(samples)
+    task = f"{PREFIX}{whole}"
+    return tuple(replace(sample, task=task, id=f"{part}/{sample.id}") for sample in samples)
 
 
 def _entry(
@@ -103,7 +112,7 @@ def _newest(folder: Path) -> dict[Path, tuple[str, str]]:
     found: dict[str, tuple[str, Path]] = {}
     for item in folder.iterdir():
         match = _SAMPLES.fullmatch(item.name)
-        if match:
+        if match and item.is_file():
             newer = (match["date"], item)
             found[match["task"]] = max(found.get(match["task"], newer), newer)
     return {path: (task, date) for task, (date, path) in found.items()}
