@@ -1,13 +1,17 @@
 """Which runs a comparison is of, named by folder, by file, by several at once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from plans import plan_keeping
+from questions import every_kind, text
 from written_runs import answers, flipped, run
 
 import moeprune
 from moeprune.core.run import Run
 from moeprune.errors import RunError, UsageError
+from moeprune.stages.identify import open_model
 
 RIGHT = "1101110"
 
@@ -90,3 +94,36 @@ def test_what_is_not_clear_is_refused(runs: Path, tmp_path: Path) -> None:
     saved(runs / "other", run("other", answers("arc", RIGHT)))
     with pytest.raises(UsageError, match="of which 2 are of the model as it is"):
         moeprune.compare(runs)
+
+
+def test_what_eval_writes_of_every_kind_of_task_is_compared(tiny: Any, tmp_path: Path) -> None:
+    model = tiny("qwen3_moe")
+    (tmp_path / "tasks").mkdir()
+    tasks = every_kind(tmp_path / "tasks")
+    corpus = {"text": text(tmp_path / "t.jsonl")}
+    count = open_model(model).facts.num_experts
+    plan = plan_keeping(model, [range(1, number) for number in count])
+    variants = {"native": None, "pruned": plan, "native again": None}
+    asked = {"tasks": tasks, "held_out": corpus, "device": "cpu", "chunk": 50}
+    runs = moeprune.eval(model, output=tmp_path / "runs", variants=variants, **asked)
+    found = moeprune.compare(tmp_path / "runs" / "native", tmp_path / "runs")
+    assert {one.name for one in found.variants} == {"native again", "pruned"}
+    by_name = {one.name: one for one in found.variants}
+    assert all(part.points == 0 for _, _, part in by_name["native again"].parts())
+    assert any("native again gives the same logits as native" in line for line in found.warnings)
+    assert not any("pruned gives the same" in line for line in found.warnings)
+    base, pruned = runs[0], runs[1]
+    for task, own in by_name["pruned"].tasks.items():
+        pairs = [
+            (one.correct, pruned.by_key[one.key].correct)
+            for one in base.of_task(task)
+            if one.correct is not None
+        ]
+        lost = sum(bool(one) and not other for one, other in pairs)
+        won = sum(bool(other) and not one for one, other in pairs)
+        if own.overall.seeds == 1:
+            assert (own.overall.to_wrong, own.overall.to_right) == (lost, won)
+        assert own.overall.points == pytest.approx(100 * (won - lost) / len(pairs))
+    (texts_of,) = by_name["pruned"].perplexity.values()
+    nll = [sum(row.details["nll"] for row in one.of_task("held-out")) for one in (base, pruned)]
+    assert texts_of.difference == pytest.approx((nll[1] - nll[0]) / texts_of.tokens)
