@@ -54,7 +54,7 @@ def test_every_form_of_a_row(tmp_path: Path) -> None:
         "",
         {**PAIR, "answer": "b"},
         {**PAIR, "answer": "two", "solution": None},
-        {"prompt": "true?", "choices": ["False", "True"], "answer": True},
+        {"prompt": "true?", "choices": ["True", "False"], "answer": True},
         {"prompt": "how many?", "choices": [1, 2.5], "answer": "2.5"},
     )
     rows(
@@ -71,7 +71,7 @@ def test_every_form_of_a_row(tmp_path: Path) -> None:
     )
     choices, contexts, words = read_tasks(tmp_path)
     assert [task.kind for task in (choices, words, contexts)] == ["letters", "generate", "cloze"]
-    assert [question.right for question in choices.questions] == [0, 1, 1, 1, 1]
+    assert [question.right for question in choices.questions] == [0, 1, 1, 0, 1]
     assert [question.id for question in choices.questions] == ["7", "3", "4", "5", "6"]
     assert [question.domain for question in choices.questions] == ["d", *["choices"] * 4]
     assert choices.questions[4].choices == ("1", "2.5")

@@ -115,7 +115,7 @@ def test_contexts_and_continuations_are_lm_evals(
         + "".join(f"{key} = {json.dumps(value)}\n" for key, value in stated.items())
     )
     for on, told in ((False, {}), (True, {}), (True, {"enable_thinking": False})):
-        for system in ("", "You answer."):
+        for system in ("", "You answer.", "You answer.\n"):
             overrides = {
                 "chat_template": on,
                 "system": system,
