@@ -15,6 +15,9 @@ _TODAY = re.compile(r"""\bstrftime_now\(\s*(?P<quote>["'])(?P<form>[^"'\\]*)(?P=
 # Names of the switch in chat templates: Qwen, GLM and others; DeepSeek.
 THINKING = ("enable_thinking", "thinking")
 
+# What gpt-oss's template calls it; a text.
+EFFORT = "reasoning_effort"
+
 
 def has_template(tokenizer: Any) -> bool:
     """Whether the tokenizer has a chat template."""
@@ -38,6 +41,8 @@ def rendered(tokenizer: Any, chat: Sequence[Mapping[str, Any]], **told: Any) -> 
         Exception: whatever the template raises about these messages.
     """
     template = tokenizer.chat_template
+    if isinstance(template, Mapping):  # several by name, of which one is for chats without tools
+        template = template.get("default")
     if isinstance(template, str):
         told["chat_template"] = dated(template)
     return str(tokenizer.apply_chat_template(list(chat), tokenize=False, **told))
@@ -49,12 +54,21 @@ def thinking_switch(tokenizer: Any) -> str | None:
     Raises:
         Exception: whatever the template raises about a message of a user.
     """
+    return next((name for name in THINKING if _reads(tokenizer, name, (True, False))), None)
+
+
+def reads_effort(tokenizer: Any) -> bool:
+    """Whether the template reads how much the model is to think.
+
+    Raises:
+        Exception: whatever the template raises about a message of a user.
+    """
+    return _reads(tokenizer, EFFORT, ("low", "high"))
+
+
+def _reads(tokenizer: Any, name: str, values: Sequence[Any]) -> bool:
     chat = [{"role": "user", "content": "1 + 2 = ?"}]
-    for name in THINKING:
-        on, off = (
-            rendered(tokenizer, chat, add_generation_prompt=True, **{name: value})
-            for value in (True, False)
-        )
-        if on != off:
-            return name
-    return None
+    texts = {
+        rendered(tokenizer, chat, add_generation_prompt=True, **{name: value}) for value in values
+    }
+    return len(texts) > 1

@@ -77,6 +77,8 @@ class Protocol:
         shots_draw: ``"first"`` of the split, or ``"seeded"``: drawn by ``seed``, the same for all.
         chat_template: whether the tokenizer's is applied; None: not stated.
         thinking: whether the template is told to let the model think; None: not stated.
+        effort: how much the template is told to let it think (gpt-oss: low, medium, high);
+            None: as the template does untold.
         system: message before all others, where a chat template is applied.
         max_new_tokens: budget of a written answer.
         stop: texts at which a written answer ends; they are not part of it.
@@ -101,6 +103,7 @@ class Protocol:
     shots_draw: str = "first"
     chat_template: bool | None = None
     thinking: bool | None = None
+    effort: str | None = None
     system: str = ""
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """What must be stated, for tokenizers with and without chat templates and switches."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import AutoTokenizer
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.errors import UsageError
 from moeprune.evaluate.tasks.explicit import check_explicit
+from moeprune.evaluate.tasks.prompts import context_texts
 
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n"
 SWITCH = PROMPT + "{% if not enable_thinking | default(true) %}<no>{% endif %}{% endif %}"
@@ -86,3 +88,21 @@ def test_a_system_message_is_not_left_out_in_silence(template: str, tokenizer: A
     task = Task(name="t", protocol=protocol, questions=(question,))
     with pytest.raises(UsageError, match="states a system message"):
         check_explicit(task, tokenizer)
+
+
+def test_effort_is_told_where_the_template_reads_it(tokenizer: Any) -> None:
+    question = Question(id="q", domain="d", text="x", answers=("y",))
+    protocol = Protocol(kind="generate", chat_template=True, effort="low")
+    task = Task(name="t", protocol=protocol, questions=(question,))
+    tokenizer.chat_template = "{{ reasoning_effort | default('medium') }}" + TEMPLATES["plain"]
+    check_explicit(task, tokenizer)
+    assert context_texts(task, question, tokenizer=tokenizer)[0].startswith("low<|im_start|>")
+    untold = replace(task, protocol=replace(protocol, effort=None))
+    check_explicit(untold, tokenizer)
+    assert context_texts(untold, question, tokenizer=tokenizer)[0].startswith("medium<")
+    tokenizer.chat_template = TEMPLATES["plain"]
+    with pytest.raises(UsageError, match="effort = 'low', which the tokenizer's chat template"):
+        check_explicit(task, tokenizer)
+    plain = replace(task, protocol=replace(protocol, chat_template=False))
+    with pytest.raises(UsageError, match="only a chat template tells it"):
+        check_explicit(plain, tokenizer)

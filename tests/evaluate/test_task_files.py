@@ -100,6 +100,7 @@ def test_a_task_file_states_all_of_the_protocol_and_the_command_line_goes_before
         "shots_draw": "seeded",
         "chat_template": True,
         "thinking": False,
+        "effort": "low",
         "system": "S",
         "max_new_tokens": 9,
         "stop": ["\n", "Q:"],

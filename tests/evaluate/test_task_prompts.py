@@ -223,3 +223,25 @@ def test_the_day_stands_still_in_templates(tokenizer: Any) -> None:
     protocol = Protocol(kind="generate", chat_template=True)
     task = Task(name="t", protocol=protocol, questions=(question,))
     assert context_texts(task, question, tokenizer=dated)[0].startswith("2025<|im_start|>user")
+    dated.chat_template = {"tool_use": "tools", "default": dated.chat_template}
+    assert context_texts(task, question, tokenizer=dated)[0].startswith("2025<|im_start|>user")
+
+
+@pytest.mark.parametrize("kind", ["letters", "cloze", "generate", "degeneration"])
+def test_choices_are_shown_solved_by_every_kind(kind: str, tmp_path: Path) -> None:
+    rows = [{**row, "answer": 1} for row in CHOICES]
+    write_rows(tmp_path / "questions.jsonl", rows)
+    (tmp_path / "t.toml").write_text(
+        'schema = "moeprune.task/1"\nquestions = "questions.jsonl"\n'
+        f'shots_from = "questions.jsonl"\nshots = 1\nkind = "{kind}"\n'
+    )
+    (task,) = read_tasks(tmp_path / "t.toml")
+    (text,) = context_texts(task, task.questions[4], tokenizer=None)
+    if kind == "cloze":
+        assert text == "Two and {two}? {question}\n\nlast"
+    else:
+        right = "{question}" if kind == "degeneration" else "B"
+        assert text == (
+            f"Two and {{two}}?\nA. 4\nB. {{question}}\nAnswer: {right}\n\n"
+            "last\nA. yes\nB. no\nAnswer:"
+        )

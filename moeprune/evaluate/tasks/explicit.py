@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moeprune.core.chat import has_template, rendered, thinking_switch
+from moeprune.core.chat import has_template, reads_effort, rendered, thinking_switch
 from moeprune.core.foreign import foreign_errors
 from moeprune.core.tasks import Task
 from moeprune.errors import UsageError
@@ -53,6 +53,12 @@ def check_explicit(task: Task, tokenizer: Any) -> None:
     ):
         switch = thinking_switch(tokenizer)
         opened = _opens_thought(tokenizer)
+        weighs = protocol.effort is None or reads_effort(tokenizer)
+    if not weighs:
+        raise UsageError(
+            f"{what} states effort = {protocol.effort!r}, which the tokenizer's chat template does "
+            "not read. Leave it out."
+        )
     if protocol.thinking is None:
         if switch is not None:
             raise UsageError(
@@ -74,10 +80,10 @@ def _check_plain(task: Task) -> None:
             f"task {task.name!r} states a system message, and only a chat template says it. Pass "
             "--chat-template on, or write it as its description."
         )
-    if task.protocol.thinking:
+    if task.protocol.thinking or task.protocol.effort is not None:
         raise UsageError(
-            f"task {task.name!r} states thinking on, and only a chat template tells a model to "
-            "think. Pass --chat-template on, or --thinking off."
+            f"task {task.name!r} states how the model thinks, which only a chat template tells it. "
+            "Pass --chat-template on, or --thinking off."
         )
 
 

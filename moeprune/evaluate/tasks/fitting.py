@@ -44,7 +44,7 @@ def fitted(question: Question, protocol: Protocol, where: str, *, shot: bool = F
             f"{where} has {len(question.choices)} choices and there are {len(LETTERS)} letters. "
             "Leave the question out."
         )
-    if kind in _WRITING and question.choices and question.right is not None:
+    if kind not in _CHOOSING and question.choices and question.right is not None:
         lone = protocol.extract == LETTER
         right = (LETTERS if lone else question.choices)[question.right]
         return replace(question, answers=(right,))

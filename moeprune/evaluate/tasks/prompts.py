@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from moeprune.core.chat import rendered, thinking_switch
+from moeprune.core.chat import EFFORT, rendered, thinking_switch
 from moeprune.core.foreign import foreign_errors
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.errors import UsageError
@@ -86,6 +86,8 @@ def template_told(protocol: Protocol, tokenizer: Any) -> dict[str, Any]:
         switch = thinking_switch(tokenizer)
         if switch is not None:
             told[switch] = protocol.thinking
+    if protocol.effort is not None:
+        told[EFFORT] = protocol.effort
     return told
 
 
