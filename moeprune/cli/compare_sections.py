@@ -103,6 +103,9 @@ def _task_names(found: Comparison) -> list[str]:
 
 
 def _tasks(found: Comparison) -> Iterator[Section]:
+    if len(found.variants) == 1 and len(_task_names(found)) > 1:
+        yield _one_variant(found, found.variants[0])
+        return
     for name in _task_names(found):
         held = [(one, one.tasks[name]) for one in found.variants if name in one.tasks]
         parts = [(one.name, task.overall) for one, task in held]
@@ -121,9 +124,29 @@ def _tasks(found: Comparison) -> Iterator[Section]:
         yield _table(found, "all tasks together", pooled, notes=notes)
 
 
+def _one_variant(found: Comparison, variant: VariantComparison) -> Section:
+    """Of a single variant: its tasks under each other."""
+    rows = [
+        ["task", "n", found.base, variant.name, "change", "lost/won", "p", "Holm p", "resolves"]
+    ]
+    parts = [(_title(name, task), task.overall) for name, task in variant.tasks.items()]
+    together = sum(task.is_accuracy for task in variant.tasks.values())
+    if together > 1 and variant.pooled is not None:
+        parts.append(("all together", variant.pooled))
+    for name, part in parts:
+        counted = [f"{part.questions:,}", score(part, part.base)]
+        rows.append([name, *counted, *_tested(part)])
+    notes = [
+        f"{name}: each question under {part.seeds} seeds." for name, part in parts if part.seeds > 1
+    ]
+    if together > 1 and variant.mean_of_tasks is not None:
+        notes.append(f"Every task the same weight: {signed(variant.mean_of_tasks, 2)} points.")
+    return Section("change by task, points", rows, notes)
+
+
 def _title(name: str, task: TaskComparison) -> str:
     if task.kind == "degeneration" and not task.metric:
-        return f"{name}, answers without a loop"
+        return f"{name} (no loop)"
     return f"{name} by {task.metric}" if task.metric else name
 
 
@@ -140,24 +163,24 @@ def _table(
     rows = [["variant", *own, "score", f"change, {unit}", "lost/won", "p", "Holm p", "resolves"]]
     for name, part in parts:
         counted = [] if alike else [f"{part.questions:,}", score(part, part.base)]
-        rows.append(
-            [
-                name,
-                *counted,
-                score(part, part.variant),
-                change(part),
-                flips(part),
-                p_value(part.p),
-                p_value(part.p_holm),
-                number(part.resolves),
-            ]
-        )
+        rows.append([name, *counted, *_tested(part)])
     if alike:
         title += (
             f": {plural(first.questions, 'question')}, {found.base} {score(first, first.base)}"
             + (f", {first.seeds} seeds each" if first.seeds > 1 else "")
         )
     return Section(title, rows, notes)
+
+
+def _tested(part: Difference) -> list[str]:
+    return [
+        score(part, part.variant),
+        change(part),
+        flips(part),
+        p_value(part.p),
+        p_value(part.p_holm),
+        number(part.resolves),
+    ]
 
 
 def _divided(found: Comparison) -> list[tuple[str, str]]:

@@ -186,6 +186,32 @@ def test_options_choose_what_is_shown(runs: Path, capsys: pytest.CaptureFixture[
     assert "written" in out and "this p is too small" not in out
 
 
+def test_one_variant_has_its_tasks_under_each_other(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(runs / "native"), str(runs / "reap")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("change by task, points")
+    assert [line.split()[:4] for line in lines[at + 1 : at + 6]] == [
+        ["task", "n", "native", "reap"],
+        ["mmlu", "40", "75.00%", "62.50%"],
+        ["gsm8k", "40", "75.00%", "72.50%"],
+        ["arc", "40", "75.00%", "72.50%"],
+        ["all", "together", "120", "75.00%"],
+    ]
+    assert lines[at + 6] == "Every task the same weight: -5.83 points."
+    assert max(map(len, lines)) <= 100
+    told = {"long": {"kind": "degeneration"}}
+    for name, right in (("n", "111"), ("v", "110")):
+        rows = [answers("aime", right, seed=seed) for seed in range(2)]
+        (tmp_path / name).mkdir()
+        run(name, *rows, answers("long", right), tasks=told).save(tmp_path / name)
+    assert main(["compare", str(tmp_path / "n"), str(tmp_path / "v")]) == 0
+    out = capsys.readouterr().out
+    assert "aime: each question under 2 seeds." in out
+    assert "long (no loop)" in out and "all together" not in out
+
+
 def test_many_domains_are_cut_short_and_names_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

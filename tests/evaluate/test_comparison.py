@@ -403,15 +403,42 @@ def test_one_other_answer_is_no_identical_run() -> None:
 
 def test_other_number_types_and_guards_are_told() -> None:
     def told(**values: str) -> dict[str, str]:
-        return {"name": "budget", "level": "warn", "task": "t", "text": "near.", **values}
+        return {"name": "below-expected", "level": "warn", "task": "t", "text": "low.", **values}
 
-    guards = (told(), told(name="resolution", text="few."), told(task="x", text="of x."))
+    guards = (
+        told(),
+        told(text="low again."),
+        told(name="resolution", text="few."),
+        told(name="budget", text="of a run that is not compared."),
+        told(task="x", text="of x."),
+        told(level="stop"),
+    )
     base = run("n", answers("t", "1100"), provenance={"dtype": "bfloat16"}, guards=guards)
     other = run("v", answers("t", "1000"), provenance={"dtype": "float32"}, guards=(told(),))
     assert compare_runs(base, [other]).warnings == (
-        "near.",
+        "low. (1 more of this kind.)",
         "v was run in float32 and n in bfloat16: part of the difference may be the number type's.",
     )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ({"max_new_tokens": 64}, "near the budget of 64"),
+        ({"max_new_tokens": 640}, None),
+        ({"parts": {"t": {"max_new_tokens": 64}}}, "near the budget of 64"),
+        ("odd", None),
+        ({"parts": {"t": 3, "u": {}}, "max_new_tokens": "x"}, None),
+    ],
+)
+def test_answers_near_their_budget_are_told_of_the_runs_compared(
+    protocol: Any, words: str | None
+) -> None:
+    told = {"t": {"kind": "generate", "protocol": protocol}}
+    written = {"truncated": False, "tokens": lambda place: 60 + place}
+    base = run("n", answers("t", "1100", truncated=False, tokens=5), tasks=told)
+    found = compare_runs(base, [run("v", answers("t", "1000", **written), tasks=told)])
+    assert [words in line for line in found.warnings] == ([True] if words else [])  # type: ignore[operator]
 
 
 def test_a_base_near_chance_and_unbalanced_letters_are_seen_in_any_answers() -> None:

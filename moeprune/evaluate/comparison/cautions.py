@@ -10,9 +10,11 @@ from moeprune.core.run import Run
 from moeprune.evaluate.comparison.beside import Beside
 from moeprune.evaluate.comparison.joining import Joined
 from moeprune.evaluate.comparison.variants import VariantComparison
-from moeprune.evaluate.guards import near_chance, unbalanced_letters
+from moeprune.evaluate.guards import budget, near_chance, unbalanced_letters
 
-_OWN = {"identical", "resolution"}
+_OWN = {"identical", "resolution"}  # a comparison says better itself, with the flips that were seen
+_SEEN = (near_chance, unbalanced_letters, budget)  # need nothing but the answers
+_AGAIN = {"near-chance", "unbalanced-letters", "budget"}  # so are asked again, of these runs alone
 
 
 def cautions(
@@ -116,12 +118,11 @@ def _guards(runs: Sequence[Run], tasks: Collection[str]) -> Iterator[str]:
         for guard in run.guards:
             name, task, text = (guard.get(key) for key in ("name", "task", "text"))
             told = isinstance(text, str) and guard.get("level") == WARN
-            # What a comparison says better itself, with the flips that were seen.
-            if told and name not in _OWN and (not task or task in tasks):
+            if told and name not in _OWN | _AGAIN and (not task or task in tasks):
                 lines.setdefault((str(name), str(task)), {})[" ".join(str(text).split())] = None
     seen = Answered(base=runs[0], variants=tuple(runs[1:]))
-    for guard_of in (near_chance.after, unbalanced_letters.after):
-        for finding in guard_of(seen):
+    for guard_of in _SEEN:
+        for finding in guard_of.after(seen):
             if finding.task in tasks:
                 lines.setdefault((finding.name, finding.task), {})[finding.text] = None
     for texts in lines.values():

@@ -6,7 +6,7 @@ percentile of the answers that ended was 701, and with 1024 tokens it lost 0.40 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from moeprune.core.guard import WARN, Answered, Finding
 from moeprune.core.run import Run, Sample
@@ -34,8 +34,16 @@ def _budgets(answered: Answered, run: Run, task: str) -> dict[str, int]:
     own = answered.tasks.get(task)
     if own is not None:
         return {question.domain: own.protocol.max_new_tokens for question in own.questions}
-    parts = run.tasks[task].get("protocol", {}).get("parts", {})
-    return {name: part["max_new_tokens"] for name, part in parts.items() if part["max_new_tokens"]}
+    protocol = run.tasks[task].get("protocol")
+    if not isinstance(protocol, Mapping):
+        return {}
+    parts = protocol.get("parts")
+    if isinstance(parts, Mapping):
+        known = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
+        found = {name: part.get("max_new_tokens") for name, part in known.items()}
+    else:  # of ours, known by its header alone
+        found = {sample.domain: protocol.get("max_new_tokens") for sample in run.of_task(task)}
+    return {name: budget for name, budget in found.items() if isinstance(budget, int) and budget}
 
 
 def _near(run: Run, task: str, written: Sequence[Sample], budgets: dict[str, int]) -> str:
