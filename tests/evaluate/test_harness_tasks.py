@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,46 @@ def test_an_unknown_name_is_answered_with_near_ones(tmp_path: Path, name: str) -
     assert len(said) < 250
 
 
-def test_no_lm_eval_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r'pip install "moeprune\[eval\]"'):
+def test_no_lm_eval_or_an_old_one_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(UsageError, match=r'not installed: pip install "moeprune\[eval\]"'):
         read_harness(["mmlu"], HarnessSettings())
+    for old in ("0.4.9", "0.4.9.2", "0.3"):
+        monkeypatch.setattr(importlib.metadata, "version", lambda _, old=old: old)
+        with pytest.raises(UsageError, match=rf"0\.4\.13 or later, and {old} is installed"):
+            read_harness(["mmlu"], HarnessSettings())
+
+
+_SHUFFLES = """
+import random
+import datasets
+
+
+def shuffled(rows):
+    found = [dict(row, q="".join(random.sample(row["q"], len(row["q"])))) for row in rows]
+    return datasets.Dataset.from_list(found)
+"""
+
+
+def test_tasks_that_shuffle_are_the_same_whenever_they_are_read(tmp_path: Path) -> None:
+    """GPQA shuffles its choices while it is read; nobody else's draws may decide how."""
+    (tmp_path / "own.py").write_text(_SHUFFLES)
+    write(tmp_path, "other")
+    write(
+        tmp_path,
+        "gpqa",
+        more="process_docs: !function own.shuffled",
+        rows='{"q": "abcdefghijklmnop"}\n{"q": "qrstuvwxyz"}\n',
+    )
+    found = set()
+    for seed, names in ((1, ["gpqa"]), (2, ["gpqa"]), (3, ["other", "gpqa"])):
+        random.seed(seed)
+        part = read_harness(names, HarnessSettings(), include=[tmp_path])[-1]
+        found.add(part.sha256)
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from moeprune.core.foreign import foreign_errors
 from moeprune.core.progress import OnProgress, Progress, ignore
@@ -15,7 +12,7 @@ from moeprune.core.run import Sample
 from moeprune.errors import UsageError
 from moeprune.evaluate.harness.askable import check_askable, check_fits
 from moeprune.evaluate.harness.parts import HarnessPart
-from moeprune.evaluate.harness.quiet import contained
+from moeprune.evaluate.harness.quiet import contained, seeded
 from moeprune.evaluate.harness.samples import samples_of
 from moeprune.evaluate.harness.settings import HarnessSettings
 
@@ -88,7 +85,7 @@ def ask_harness(
             on_rows=on_rows,
         )
         check_fits(part, asked)
-        _seed(settings.seed)
+        seeded(settings.seed)
         part.built.set_fewshot_seed(seed=settings.seed)
         try:
             results = evaluate(
@@ -116,15 +113,6 @@ def ask_harness(
         replace(answer, details={**answer.details, "cut": True}) if number in cut else answer
         for number, answer in enumerate(answers)
     )
-
-
-def _seed(seed: int) -> None:
-    """As ``lm_eval.simple_evaluate`` does, with one seed for all."""
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def _cut_documents(logged: Sequence[Mapping[str, Any]], cut: set[tuple[Any, ...]]) -> set[int]:

@@ -21,7 +21,7 @@ def facts_of(built: Any, settings: HarnessSettings) -> dict[str, Any]:
     total = len(built.eval_docs)
     return {
         "version": str(built.VERSION),
-        "output_type": config.output_type,
+        "output_type": _output_type(built),
         **_written(built),
         "shots": int(config.num_fewshot or 0),
         "questions": min(total, settings.limit or total),
@@ -35,9 +35,14 @@ def facts_of(built: Any, settings: HarnessSettings) -> dict[str, Any]:
     }
 
 
+def _output_type(built: Any) -> str:
+    """A task that is a class may have it there alone."""
+    return str(built.OUTPUT_TYPE or built.config.output_type)
+
+
 def _written(built: Any) -> dict[str, Any]:
     """Budget of an answer, and whether tokens are drawn, by the rules of lm-eval's HFLM."""
-    if built.config.output_type != "generate_until":
+    if _output_type(built) != "generate_until":
         return {"max_new_tokens": None, "draws": False}
     stated = built.config.generation_kwargs or {}
     budgets = [stated[name] for name in _BUDGET if stated.get(name) is not None]

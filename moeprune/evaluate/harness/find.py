@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,28 @@ from typing import Any
 from moeprune.core.foreign import foreign_errors
 from moeprune.errors import UsageError
 
+_OLDEST = [0, 4, 13]
+
 
 def check_installed() -> None:
     """Check that lm-eval is there.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not, or too old.
     """
-    from importlib.util import find_spec
+    from importlib.metadata import PackageNotFoundError, version
 
-    if find_spec("lm_eval") is None:
+    try:
+        found = version("lm_eval")
+    except PackageNotFoundError:
         raise UsageError(
             'lm_eval: tasks need lm-eval, which is not installed: pip install "moeprune[eval]".'
+        ) from None
+    numbers = [int(number) for number in re.findall(r"[0-9]+", found)[:3]]
+    if numbers < _OLDEST:
+        raise UsageError(
+            f"lm_eval: tasks need lm-eval {'.'.join(map(str, _OLDEST))} or later, and {found} is "
+            'installed: pip install -U "moeprune[eval]".'
         )
 
 

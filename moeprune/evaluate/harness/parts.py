@@ -18,7 +18,7 @@ from moeprune.evaluate.harness.find import (
     folder_of_tasks,
     manager_of,
 )
-from moeprune.evaluate.harness.quiet import contained
+from moeprune.evaluate.harness.quiet import contained, seeded
 from moeprune.evaluate.harness.samples import PREFIX
 from moeprune.evaluate.harness.settings import HarnessSettings
 
@@ -86,6 +86,7 @@ def read_harness(
         manager = manager_of(wanted, [folder_of_tasks(path) for path in include])
         for name in wanted:
             check_allowed(manager, name, trust_remote_code=trust_remote_code)
+            seeded(settings.seed)  # anew, so that it does not matter what else is asked
             for part in _built(manager, name, settings):
                 if part.name in found:
                     raise UsageError(

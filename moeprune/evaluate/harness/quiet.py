@@ -111,6 +111,19 @@ def contained() -> Iterator[Streams]:
         os.environ.update(environment)
 
 
+def seeded(seed: int) -> None:
+    """Seed everything as ``lm_eval.simple_evaluate`` does; inside :func:`contained`.
+
+    Python's own generator always gets lm-eval's default: tasks shuffle by it while they are read
+    (the choices of GPQA), and their questions must be those that everybody is asked.
+    """
+    import torch
+
+    random.seed(0)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 @contextlib.contextmanager
 def _logs_handed_on() -> Iterator[None]:
     logger, handler = logging.getLogger(_LIBRARY), _HandOn()

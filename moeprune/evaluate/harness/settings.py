@@ -22,7 +22,7 @@ class HarnessSettings:
         think_end: text after which the answer stands, where the model thinks.
         system: message before all others, where a chat template is applied.
         generation: settings that replace those of the tasks (``max_gen_toks``, ``temperature``, …).
-        seed: of all draws.
+        seed: of draws, of shots and of tokens; lm-eval's own by default.
     """
 
     limit: int | None = None
