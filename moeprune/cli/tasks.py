@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from moeprune import plugins
 from moeprune.cli.options import json_option, output_option, printable, say
 from moeprune.evaluate import layouts
+
+if TYPE_CHECKING:
+    from moeprune.stages.tasks import WrittenTask
 
 LAYOUTS = plugins.names(layouts)
 
@@ -73,13 +77,7 @@ def command(
         "shown": made.protocol.shots,
         "few_shots": list(made.few),
     }
-    plural = "" if len(made.domains) == 1 else f" in {len(made.domains):,} domains"
-    say(
-        body,
-        f"{made.path}: {made.questions:,} questions{plural}, asked by kind {made.protocol.kind!r} "
-        f"after {made.protocol.shots} of {made.shots:,} solved ones.",
-        as_json=as_json,
-    )
+    say(body, _text(made), as_json=as_json)
     if made.few:
         named = ", ".join(made.few[:3]) + (", …" if len(made.few) > 3 else "")
         click.echo(
@@ -89,3 +87,13 @@ def command(
             ),
             err=True,
         )
+
+
+def _text(made: WrittenTask) -> str:
+    several = f" in {len(made.domains):,} domains" if len(made.domains) > 1 else ""
+    shown = f"after {made.protocol.shots} solved ones" if made.protocol.shots else "without shots"
+    beside = f" ({made.shots:,} are there)" if made.shots else ""
+    return (
+        f"{made.path}: {made.questions:,} questions{several}, kind {made.protocol.kind}, {shown}"
+        f"{beside}.\nNext: moeprune eval MODEL --tasks {made.path} -o RUN"
+    )

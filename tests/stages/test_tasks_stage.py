@@ -199,7 +199,8 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr()
     path = tmp_path / "o" / "mmlu.toml"
     assert said.out == (
-        f"{path}: 6 questions in 2 domains, asked by kind 'letters' after 5 of 6 solved ones.\n"
+        f"{path}: 6 questions in 2 domains, kind letters, after 5 solved ones (6 are there).\n"
+        f"Next: moeprune eval MODEL --tasks {path} -o RUN\n"
     )
     assert "2 domains have fewer than 5 solved questions of their own" in said.err
     assert main([*args, "--json", "--overwrite", "--name", "m2"]) == 0
