@@ -24,7 +24,7 @@ LAYOUTS = plugins.names(layouts)
     "--questions",
     multiple=True,
     metavar="[NAME=]SOURCE",
-    help="A labelled split: a .jsonl, .json, .csv or .parquet file, or "
+    help="A labelled split: a .jsonl, .json, .csv or .parquet file, a folder of them, or "
     "hf:ORG/DATASET[/CONFIG]:SPLIT. NAME becomes its domain. May be repeated. Default: where the "
     "Hub has it.",
 )

@@ -17,6 +17,7 @@ from moeprune.observe.textfiles import jsonl_rows, text_of
 
 Row = Mapping[str, Any]
 
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 _FORMS = "a .jsonl, .json, .csv or .parquet file, or hf:ORG/DATASET[/CONFIG]:SPLIT"
 
 
@@ -36,6 +37,7 @@ def table_rows(source: str) -> Iterator[tuple[Row, str]]:
         return _checked(_hub(source))
     path = Path(source)
     read = {".jsonl": jsonl_rows, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    assert set(read) == set(SUFFIXES)
     if path.suffix not in read:
         kind = kind_of(path) if source else None
         raise UsageError(f"{source!r} is no table{f' but {kind}' if kind else ''}. Name {_FORMS}.")

@@ -14,7 +14,7 @@ from moeprune.errors import UsageError
 from moeprune.evaluate.tasks.fitting import fitted
 from moeprune.evaluate.tasks.reading import check_ids
 from moeprune.evaluate.tasks.rows import question_of
-from moeprune.observe.table_rows import table_rows
+from moeprune.observe.table_rows import SUFFIXES, table_rows
 from moeprune.observe.tables import HUB, HUB_FORM
 
 _SPLIT = re.compile(
@@ -41,7 +41,8 @@ def converted(
     """The rows of tables as rows of a task, in their order.
 
     Args:
-        sources: of tables, or ``NAME=SOURCE``, which makes NAME the domain of its rows.
+        sources: of tables, or ``NAME=SOURCE``, which makes NAME the domain of its rows; a folder is
+            every table in it.
         layout: of the tables.
         name: of the task.
         protocol: by which the questions are asked.
@@ -53,16 +54,16 @@ def converted(
     """
     found: list[Converted] = []
     places = []
-    for source in sources:
-        domain, table = _named(source)
-        own = domain or (_name_of(table) if len(sources) > 1 else None)
+    tables = [table for source in sources for table in _tables(source)]
+    for domain, table in tables:
+        own = domain or (_name_of(table) if len(tables) > 1 else None)
         count = 0
         for row, where in table_rows(table):
             count += 1
             made = _row(layout, row, count, where)
             if domain or (own and "domain" not in made):
                 made["domain"] = own
-            if len(sources) > 1:  # each counts from 1, or numbers its own
+            if len(tables) > 1:  # each counts from 1, or numbers its own
                 made["id"] = f"{own}-{made['id']}"
             question = question_of(made, number=count, name=name, where=where)
             question = fitted(question, protocol, where, shot=shot)
@@ -84,6 +85,18 @@ def _row(layout: ModuleType, row: Mapping[str, Any], number: int, where: str) ->
             f"{where}: {problem}. Name a labelled split in the layout {called!r}{hub}."
         ) from None
     return made
+
+
+def _tables(source: str) -> list[tuple[str | None, str]]:
+    """The domain, where one is named, and the source of every table that is meant."""
+    domain, table = _named(source)
+    folder = Path(table)
+    if table.startswith(HUB) or not table or not folder.is_dir():
+        return [(domain, table)]
+    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    if not found:
+        raise UsageError(f"{table} is a folder without a table ({', '.join(SUFFIXES)}).")
+    return [(domain, str(path)) for path in found]
 
 
 def _named(source: str) -> tuple[str | None, str]:

@@ -63,8 +63,9 @@ def tasks(
         layout: a file of ``evaluate/layouts``: mmlu, ceval, gsm8k, …
         output: folder for the files; it is made where there is none.
         questions: tables of questions: a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file, or
-            ``hf:ORG/DATASET[/CONFIG]:SPLIT``; ``NAME=SOURCE`` makes NAME their domain. Of several
-            without a name, the config's or file's name is the domain where the rows have none.
+            ``hf:ORG/DATASET[/CONFIG]:SPLIT``, or a folder of such files; ``NAME=SOURCE`` makes NAME
+            their domain. Of several without a name, the config's or file's name is the domain where
+            the rows have none.
             None: where the Hub has them.
         shots: tables of solved questions, likewise; ``"none"``: none. None: where the Hub has them,
             if the layout's protocol shows any.

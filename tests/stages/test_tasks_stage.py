@@ -84,9 +84,10 @@ def test_several_subjects_become_domains_with_shots_of_their_own(tmp_path: Path)
     rows = PUBLISHED["ceval"]
     sources: dict[str, list[str]] = {"val": [], "dev": []}
     for split in sources:
+        (tmp_path / split).mkdir()
         for subject in ("made_up_law", "made_up_art"):
             changed = [{**row, "question": f"{subject} {split} {row['id']}"} for row in rows]
-            sources[split].append(table(tmp_path / f"{subject}_{split}.csv", changed))
+            sources[split].append(table(tmp_path / split / f"{subject}_{split}.csv", changed))
     made = moeprune.tasks(
         "ceval", output=tmp_path / "o", questions=sources["val"], shots=sources["dev"]
     )
@@ -98,6 +99,10 @@ def test_several_subjects_become_domains_with_shots_of_their_own(tmp_path: Path)
     named = [f"法学={sources['val'][0]}", f"艺术={sources['val'][1]}"]  # and not so the shots
     made = moeprune.tasks("ceval", output=tmp_path / "n", questions=named, shots=sources["dev"])
     assert set(made.domains) == {"法学", "艺术"} and made.few == ("法学", "艺术")
+    whole = moeprune.tasks(
+        "ceval", output=tmp_path / "f", questions=str(tmp_path / "val"), shots=str(tmp_path / "dev")
+    )
+    assert list(whole.domains) == ["made_up_art", "made_up_law"] and whole.few == ()
     one = moeprune.tasks(
         "ceval", output=tmp_path / "p", questions=f"x={sources['val'][0]}", shots="none"
     )
@@ -172,6 +177,8 @@ def test_what_cannot_be_converted_is_one_line_and_leaves_nothing(tmp_path: Path)
         assert said in refused(made(questions=path), kind=DomainError)
         assert path in refused(made(questions=path), kind=DomainError)
     assert "does not exist" in refused(made(questions="gone.jsonl"), kind=DomainError)
+    (tmp_path / "empty").mkdir()
+    assert "is a folder without a table" in refused(made(questions=str(tmp_path / "empty")))
     assert "is no file" in refused(made(questions="gone.parquet"), kind=DomainError)
     assert "is not hf:" in refused(made(questions="hf:x"))
     assert "is not hf:" in refused(made(questions="hf:a/b:test:column"))
