@@ -343,11 +343,12 @@ _TEMPLATE = (
 
 
 @pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("template", [_TEMPLATE, {"default": _TEMPLATE, "tool_use": "no"}])
 def test_a_chat_template_is_applied_and_thinking_switched(
-    live: Any, tasks: Path, thinking: bool, monkeypatch: pytest.MonkeyPatch
+    live: Any, tasks: Path, thinking: bool, template: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chats = load_tokenizer(MODEL)
-    chats.chat_template = _TEMPLATE
+    chats.chat_template = template
     seen: list[str] = []
     from moeprune.evaluate.harness.model import LoadedModel
 
@@ -374,7 +375,7 @@ def test_a_chat_template_is_applied_and_thinking_switched(
     assert all(text.endswith(end) for text in seen)
     protocol = entries["lm_eval:tiny_written"]["protocol"]
     assert (protocol["chat_template"], protocol["thinking"]) == (True, thinking)
-    assert chats.chat_template == _TEMPLATE
+    assert chats.chat_template == template
 
 
 def test_a_run_can_be_compared_with_what_plain_lm_eval_logged(

@@ -203,6 +203,7 @@ class Template:
 
 
 _PLAIN = "{{ messages[0].content }}"
+_ALWAYS = _PLAIN + "<think>\n"
 _THINKS = _PLAIN + "{% if not enable_thinking %}<think></think>{% endif %}"
 
 
@@ -220,6 +221,9 @@ _THINKS = _PLAIN + "{% if not enable_thinking %}<think></think>{% endif %}"
         (_PLAIN, {}, "--chat-template on|off"),
         (_PLAIN, {"chat_template": True, "thinking": False}, "no switch for thinking"),
         (_THINKS, {"chat_template": True}, "--thinking on|off"),
+        (_ALWAYS, {"chat_template": True}, "always lets the model think"),
+        (_ALWAYS, {"chat_template": True, "thinking": False}, "always lets the model think"),
+        (_ALWAYS, {"chat_template": False}, {}),
     ],
 )
 def test_template_and_thinking_are_stated_where_there_is_a_choice(
@@ -231,3 +235,10 @@ def test_template_and_thinking_are_stated_where_there_is_a_choice(
     else:
         with pytest.raises(UsageError, match=re.escape(told)):
             check_askable(parts, HarnessSettings(**settings), Template(template))
+
+
+def test_a_template_that_always_thinks_is_told_nothing(tmp_path: Path) -> None:
+    written = write(tmp_path, "free", kind="generate_until")
+    parts = read_harness(["free"], HarnessSettings(), include=[written])
+    settings = HarnessSettings(chat_template=True, thinking=True, think_end="</think>")
+    assert check_askable(parts, settings, Template(_ALWAYS)) == {}

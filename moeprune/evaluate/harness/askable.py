@@ -10,6 +10,7 @@ from moeprune.core.foreign import foreign_errors
 from moeprune.errors import UsageError
 from moeprune.evaluate.harness.parts import HarnessPart
 from moeprune.evaluate.harness.settings import HarnessSettings
+from moeprune.evaluate.tasks.explicit import opens_thought
 
 
 def check_askable(
@@ -55,12 +56,18 @@ def check_askable(
         also=(ArithmeticError,),
     ):
         switch = thinking_switch(tokenizer)
+        opened = switch is None and opens_thought(tokenizer)
     if settings.thinking is None and switch is not None:
         raise UsageError(
             "it is not stated whether the model may think under lm-eval, which its chat template "
             f"can switch ({switch}). Pass --thinking on|off."
         )
-    if settings.thinking is not None and switch is None:
+    if opened and not settings.thinking:
+        raise UsageError(
+            "the tokenizer's chat template always lets the model think, and lm-eval would take the "
+            "thoughts for the answer. Pass --thinking on, or --chat-template off."
+        )
+    if settings.thinking is not None and switch is None and not opened:
         raise UsageError(
             "the tokenizer's chat template has no switch for thinking. Leave --thinking out."
         )

@@ -52,7 +52,7 @@ def check_explicit(task: Task, tokenizer: Any) -> None:
         also=(ArithmeticError,),
     ):
         switch = thinking_switch(tokenizer)
-        opened = _opens_thought(tokenizer)
+        opened = opens_thought(tokenizer)
         weighs = protocol.effort is None or reads_effort(tokenizer)
     if not weighs:
         raise UsageError(
@@ -87,6 +87,11 @@ def _check_plain(task: Task) -> None:
         )
 
 
-def _opens_thought(tokenizer: Any) -> bool:
+def opens_thought(tokenizer: Any) -> bool:
+    """Whether a prompt ends with the begin of a thought, switched or not.
+
+    Raises:
+        Exception: whatever the template raises about a message of a user.
+    """
     chat = [{"role": "user", "content": "1 + 2 = ?"}]
     return rendered(tokenizer, chat, add_generation_prompt=True).rstrip().endswith(_OPENED)
