@@ -277,6 +277,30 @@ def test_metrics_can_be_chosen() -> None:
         compare_runs(base, [other], metric=["ark=f1"])
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"metric": "brier", "higher_is_better": {"brier": False, "acc": True}},
+        {"protocol": {"parts": {"t": {"higher_is_better": {"brier": False}}, "u": 3}}},
+    ],
+)
+def test_what_is_better_when_lower_is_not_taken_for_a_score(header: dict[str, Any]) -> None:
+    def made(name: str, acc: float) -> Run:
+        rows = [
+            Sample(task="t", domain="t", id=str(place), metrics={"brier,none": 0.5, "acc": acc})
+            for place in range(3)
+        ]
+        return run(name, rows, tasks={"t": header})
+
+    found = compare_runs(made("n", 0.5), [made("v", 0.25)]).variants[0].tasks["t"]
+    assert (found.metric, found.overall.points) == ("acc", -25)
+    with pytest.raises(UsageError, match="of brier,none lower is better"):
+        compare_runs(made("n", 0.5), [made("v", 0.25)], metric=["brier,none"])
+    loops = [replace(row, metrics={"loop": 1.0}) for row in answers("long", "11")]
+    with pytest.raises(UsageError, match="of loop lower is better"):
+        compare_runs(run("n", loops), [run("v", loops)], metric=["loop"])
+
+
 def test_a_score_on_its_own_scale_is_no_accuracy() -> None:
     def rows(values: list[float]) -> list[Sample]:
         return [
@@ -552,12 +576,15 @@ def test_the_trade_off_of_the_papers_tables() -> None:
 
 
 def test_a_task_without_scores_is_told_and_nothing_at_all_refused() -> None:
-    bare = [replace(row, correct=None) for row in answers("free", "101")]
+    bare = [
+        replace(row, correct=None, metrics={"f1": 0.5, "bleu": 0.25})
+        for row in answers("free", "101")
+    ]
     found = compare_runs(run("n", bare, answers("t", "10")), [run("v", bare, answers("t", "00"))])
-    line = "task free has no right and wrong, and is not compared; --metric names one of acc."
+    line = "task free has no right and wrong, and is not compared; --metric names one of bleu, f1."
     assert found.warnings == (line,)
     assert list(found.variants[0].tasks) == ["t"]
-    assert list(compare_runs(run("n", bare), [run("v", bare)], metric=["acc"]).summary) == ["free"]
+    assert list(compare_runs(run("n", bare), [run("v", bare)], metric=["f1"]).summary) == ["free"]
     with pytest.raises(UsageError, match="nothing to compare"):
         compare_runs(run("n", bare), [run("v", bare)])
 

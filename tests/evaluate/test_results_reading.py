@@ -123,6 +123,7 @@ def test_what_lm_eval_wrote_has_the_means_that_lm_eval_says(written: Path) -> No
                 mean = sum(row.metrics[metric] for row in rows) / 7
                 assert mean == pytest.approx(results[domain][f"{metric},none"])
             assert [row.correct for row in rows] == [row.metrics["acc"] == 1 for row in rows]
+        assert found.tasks["lm_eval:both"]["higher_is_better"] == {"acc": True, "acc_norm": True}
         for filter_ in ("strict-match", "flexible-extract"):
             rows = list(found.of_task("lm_eval:gen"))
             mean = sum(row.metrics[f"exact_match,{filter_}"] for row in rows) / 7

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from moeprune.core.run import Run
+from moeprune.core.summary import LOOP
 from moeprune.errors import UsageError
 from moeprune.plugins import known
 
@@ -22,7 +24,7 @@ def chosen_metrics(
         asked: ``NAME`` or ``TASK=NAME``; the more special one wins.
 
     Raises:
-        UsageError: no task, or not the named one, has the metric.
+        UsageError: no task, or not the named one, has the metric, or less of it is better.
     """
     base = runs[0]
     have = {name: _metrics(base, name) for name in tasks}
@@ -34,9 +36,16 @@ def chosen_metrics(
         held = [one for one in tasks if name in have[one]] if task is None else [task]
         choices = sorted({metric for one in tasks for metric in have[one]})
         known(name, choices if task is None else have[task], kind=f"metric of {task or base.name}")
+        for one in held:
+            if lower_is_better(base.tasks[one], name):
+                raise UsageError(
+                    f"task {one}: of {name} lower is better, and a comparison takes what is lower "
+                    "for worse. Name a metric of which more is better."
+                )
         found |= dict.fromkeys(held, name)
-        lacking = [one for one in tasks if name not in have[one]] if task is None else []
-        left += [f"task {one} has no {name}; it is compared by what it has." for one in lacking]
+        lacking = [one for one in tasks if have[one] and name not in have[one]]
+        if task is None:
+            left += [f"task {one} has no {name}; it is compared by what it has." for one in lacking]
     return found, tuple(left)
 
 
@@ -56,8 +65,25 @@ def _metrics(run: Run, task: str) -> list[str]:
 
 
 def _default(run: Run, task: str) -> str | None:
-    """``correct`` where any answer has it; else the metric that the header names, if there is."""
+    """``correct`` where any answer has it; else what the header names, or acc, or the only one."""
     if any(sample.correct is not None for sample in run.of_task(task)):
         return None
+    have = [name for name in _metrics(run, task) if not lower_is_better(run.tasks[task], name)]
     named = run.tasks[task].get("metric")
-    return named if isinstance(named, str) and named in _metrics(run, task) else None
+    for name in (named, "acc", *(have if len(have) == 1 else ())):
+        if name in have:
+            return str(name)
+    return None
+
+
+def lower_is_better(entry: Mapping[str, Any], metric: str) -> bool:
+    """Whether a task's header says so of a metric, as lm-eval's do; loops are ours."""
+    protocol = entry.get("protocol")
+    parts = protocol.get("parts") if isinstance(protocol, Mapping) else None
+    told = [entry, *(parts.values() if isinstance(parts, Mapping) else ())]
+    name = metric.partition(",")[0]
+    for one in told:
+        known_of = one.get("higher_is_better") if isinstance(one, Mapping) else None
+        if isinstance(known_of, Mapping) and known_of.get(name) is False:
+            return True
+    return metric == LOOP

@@ -89,6 +89,7 @@ def _entry(
 ) -> dict[str, Any]:
     """What ``Run.tasks`` says of a task, from that of each of its parts."""
     versions, shots = _merged(told, "versions"), _merged(told, "n-shot")
+    better = _merged(told, "higher_is_better").get(answered[0][0].domain)
     parts = [samples[0].domain for samples in answered]
     scores = dict.fromkeys(name for sample in answered[0] for name in sample.metrics)
     return {
@@ -96,6 +97,7 @@ def _entry(
         "version": {name: str(versions[name]) for name in parts if name in versions},
         "shots": {name: shots[name] for name in parts if name in shots},
         "metric": next(iter(scores), None),
+        **({"higher_is_better": better} if isinstance(better, Mapping) else {}),
     }
 
 
