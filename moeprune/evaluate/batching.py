@@ -1,15 +1,17 @@
 """Which questions one forward pass reads: whole questions, the longest first.
 
-The order is that of length, then id and seed, so that the order of a file cannot matter; batches
-are numbered, so that several processes can share them.
+Questions of a domain that begin alike (after the same shots) stand together, so that the beginning
+can be read once. The order is that of length, then id and seed, so that the order of a file cannot
+matter; batches are numbered, so that several processes can share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from moeprune.errors import UsageError
+from moeprune.evaluate.beginnings import common_size, worth
 from moeprune.evaluate.requests import Request
 
 LOGITS_BYTES = 1 << 28
@@ -17,6 +19,9 @@ LOGITS_BYTES = 1 << 28
 
 DEFAULT_TOKENS = 8192
 """Tokens of a forward pass where nothing is tried: on a CPU more are no faster."""
+
+# Questions of a domain that make up batches of their own: fewer would make batches too small.
+_LEAST_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +57,25 @@ class Room:
         return rows * width <= self.tokens and (self.rows is None or rows <= self.rows)
 
 
-def order(requests: Sequence[Request]) -> list[int]:
-    """Numbers of the requests, longest first."""
-    return sorted(range(len(requests)), key=lambda row: (-requests[row].size, *requests[row].key))
+def clusters(requests: Sequence[Request]) -> list[list[int]]:
+    """Numbers of the requests of each domain that begins alike, and of all others; longest first.
+
+    The longest of all stands first: memory that does not suffice shows early.
+    """
+    domains: dict[str, list[int]] = {}
+    for number, request in enumerate(requests):
+        domains.setdefault(request.question.domain, []).append(number)
+    apart: list[list[int]] = []
+    others: list[int] = []
+    for members in domains.values():
+        contexts = [piece.context for number in members for piece in requests[number].pieces]
+        alike = len(members) >= _LEAST_TOGETHER and bool(contexts)
+        if alike and worth(common_size(contexts), contexts):
+            apart.append(members)
+        else:
+            others += members
+    found = [_ordered(requests, members) for members in (*apart, others) if members]
+    return sorted(found, key=lambda members: _rank(requests[members[0]]))
 
 
 def batches(
@@ -68,15 +89,23 @@ def batches(
         equal_lengths: only requests of one length stand side by side.
         spare: positions that each sequence needs beyond its input: the budget of what is written.
     """
-    members: list[int] = []
-    rows = width = 0
-    for number in order(requests):
-        size, more = requests[number].size, requests[number].num_rows
-        fits = room.holds(rows + more, max(width, size + spare))
-        if members and (not fits or (equal_lengths and size + spare != width)):
-            yield members
-            members, rows, width = [], 0, 0
-        members.append(number)
-        rows, width = rows + more, max(width, size + spare)
-    if members:
+    for cluster in clusters(requests):
+        members: list[int] = []
+        rows = width = 0
+        for number in cluster:
+            size, more = requests[number].size + spare, requests[number].num_rows
+            fits = room.holds(rows + more, max(width, size))
+            if members and (not fits or (equal_lengths and size != width)):
+                yield members
+                members, rows, width = [], 0, 0
+            members.append(number)
+            rows, width = rows + more, max(width, size)
         yield members
+
+
+def _ordered(requests: Sequence[Request], members: Iterable[int]) -> list[int]:
+    return sorted(members, key=lambda number: _rank(requests[number]))
+
+
+def _rank(request: Request) -> tuple[int, str, int]:
+    return (-request.size, *request.key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,68 +17,14 @@ from numpy.typing import NDArray
 
 from moeprune.errors import CheckpointError, UsageError
 from moeprune.evaluate.batching import LOGITS_BYTES
+from moeprune.evaluate.beginnings import Beginnings
 from moeprune.evaluate.encoding import Ids
-from moeprune.evaluate.requests import Piece, Request
+from moeprune.evaluate.lines import Found, Row
+from moeprune.evaluate.requests import Request
 
 # How far the rest of a batch moves a logit, in epsilons of the type times the largest logit of its
 # position. Of half precision, most is the rounding of the last step.
 _UNITS, _UNITS_OF_HALF = 64.0, 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Want:
-    """The scored tokens of a piece in a row.
-
-    Attributes:
-        piece: its number.
-        start: position whose logits predict the first of them.
-        targets: int32 ids.
-    """
-
-    piece: int
-    start: int
-    targets: Ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
-    """What one line of a forward pass reads, and what is wanted of it."""
-
-    ids: Ids
-    wants: list[Want] = field(default_factory=list)
-
-    @property
-    def first(self) -> int:
-        """First position whose logits are needed."""
-        return min(want.start for want in self.wants)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
-    """Of the scored tokens of a piece, in order.
-
-    Attributes:
-        piece: its number.
-        logprob: float64, natural logarithms of their probabilities.
-        greedy: whether each is the most probable token.
-        rounding: float64, how far a batch may have moved each of ``logprob``.
-    """
-
-    piece: int
-    logprob: NDArray[np.float64]
-    greedy: NDArray[np.bool_]
-    rounding: NDArray[np.float64]
-
-
-def shared_rows(pieces: Sequence[Piece]) -> list[Row]:
-    """Rows for pieces; those that read the same share one (the letters of a question)."""
-    rows: dict[bytes, Row] = {}
-    for number, piece in enumerate(pieces):
-        ids = piece.input
-        row = rows.setdefault(ids.tobytes(), Row(ids=ids))
-        start = int(piece.context.size) - 1
-        row.wants.append(Want(piece=number, start=start, targets=piece.continuation))
-    return list(rows.values())
 
 
 class Forward:
@@ -98,6 +43,7 @@ class Forward:
         self.pads = "attention_mask" in takes and not own
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._logits_bytes = logits_bytes
+        self._beginnings = Beginnings(model)
 
     def check_vocabulary(self, requests: Sequence[Request]) -> None:
         """Check that the model has every token of the requests.
@@ -127,22 +73,34 @@ class Forward:
         Raises:
             UsageError: it does not fit the GPU's memory.
         """
-        positions = sorted({p for row in rows for want in row.wants for p in _places(want)})
-        column = {position: number for number, position in enumerate(positions)}
+        most = min(row.first for row in rows)
         try:
-            logits_RPV = self._logits(rows, positions)
-            wants = [(line, want) for line, row in enumerate(rows) for want in row.wants]
-            flat = [
-                line * len(positions) + column[p] for line, want in wants for p in _places(want)
-            ]
-            targets = np.concatenate([want.targets for _, want in wants])
-            logprob_N, greedy_N, rounding_N = self._chosen(logits_RPV, np.array(flat), targets)
+            size = self._beginnings.size_for([row.ids for row in rows], most=most)
+            if size and self._beginnings.tried(lambda: self._same(rows[:2], size)):
+                return self._found(rows, size)
+            return self._found(rows, 0)
         except torch.OutOfMemoryError as problem:
             longest = max(row.ids.size for row in rows)
             raise UsageError(
                 f"a batch of {len(rows)} sequences of up to {longest} tokens does not fit the "
                 "GPU's memory; give a smaller --batch-size."
             ) from problem
+
+    def _same(self, rows: Sequence[Row], size: int) -> bool:
+        """Whether rows that go on from a kept beginning get the numbers of whole ones."""
+        return all(
+            bool((np.abs(mine.logprob - other.logprob) <= other.rounding).all())
+            for mine, other in zip(self._found(rows, size), self._found(rows, 0), strict=True)
+        )
+
+    def _found(self, rows: Sequence[Row], begun: int) -> list[Found]:
+        positions = sorted({p for row in rows for want in row.wants for p in want.places})
+        column = {position: number for number, position in enumerate(positions)}
+        logits_RPV = self._logits(rows, positions, begun)
+        wants = [(line, want) for line, row in enumerate(rows) for want in row.wants]
+        flat = [line * len(positions) + column[p] for line, want in wants for p in want.places]
+        targets = np.concatenate([want.targets for _, want in wants])
+        logprob_N, greedy_N, rounding_N = self._chosen(logits_RPV, np.array(flat), targets)
         done, first = [], 0
         for _, want in wants:
             mine = slice(first, first + want.targets.size)
@@ -157,8 +115,8 @@ class Forward:
             )
         return done
 
-    def _logits(self, rows: Sequence[Row], positions: Sequence[int]) -> torch.Tensor:
-        """(R, P, V) logits in the model's dtype."""
+    def _logits(self, rows: Sequence[Row], positions: Sequence[int], begun: int) -> torch.Tensor:
+        """(R, P, V) logits in the model's dtype, the first ``begun`` tokens read once."""
         width = max(row.ids.size for row in rows)
         ids_RS = np.zeros((len(rows), width), np.int64)
         mask_RS = np.zeros_like(ids_RS)
@@ -166,15 +124,17 @@ class Forward:
             ids_RS[line, : row.ids.size] = row.ids
             mask_RS[line, : row.ids.size] = 1
         device = input_device(self._model)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"use_cache": False}
+        if begun:
+            options = self._beginnings.options(rows[0].ids[:begun], len(rows), device=device)
         # Without padding the model's own causal mask is the same and faster.
         if not mask_RS.all():
             options["attention_mask"] = torch.from_numpy(mask_RS).to(device)
-        places_P = torch.tensor(positions, device=device)
-        if self._in_parts and len(positions) < width:
+        places_P = torch.tensor(positions, device=device) - begun
+        if self._in_parts and len(positions) < width - begun:
             options["logits_to_keep"] = places_P
-        ids = torch.from_numpy(ids_RS).to(device)
-        logits: torch.Tensor = self._model(input_ids=ids, use_cache=False, **options).logits
+        ids = torch.from_numpy(ids_RS[:, begun:]).to(device)
+        logits: torch.Tensor = self._model(input_ids=ids, **options).logits
         if logits.shape[1] == len(positions):
             return logits
         return logits[:, places_P.to(logits.device)]
@@ -224,7 +184,3 @@ def input_device(model: Any) -> torch.device:
     hook = getattr(model.get_input_embeddings(), "_hf_hook", None)
     place = getattr(hook, "execution_device", None)
     return torch.device("cpu" if place is None else place)
-
-
-def _places(want: Want) -> range:
-    return range(want.start, want.start + int(want.targets.size))

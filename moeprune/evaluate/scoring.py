@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from moeprune.errors import CheckpointError
 from moeprune.evaluate.batching import Room
-from moeprune.evaluate.forward import Forward, Row, shared_rows
+from moeprune.evaluate.forward import Forward
+from moeprune.evaluate.lines import Row, shared_rows
 from moeprune.evaluate.requests import Request
 
 _ALONE = Room(rows=1, tokens=1 << 62)

@@ -55,10 +55,10 @@ def task_of(kind: str, **protocol: Any) -> Task:
     if kind == "perplexity":
         texts = ["ab c " * at for at in range(1, 12)]
         return corpus_task("t", texts, length=protocol.pop("length", 9))
-    told = {"max_new_tokens": 10, "stop": (".",), "extract": "last-number"}
-    made = Protocol(kind=kind, shots=2, **{**told, **protocol})
+    told = {"shots": 2, "max_new_tokens": 10, "stop": (".",), "extract": "last-number"}
+    made = Protocol(kind=kind, **{**told, **protocol})
     found = questions()
-    return Task(name="t", protocol=made, questions=found[2:], shots=found[:2])
+    return Task(name="t", protocol=made, questions=found[2:], shots=found[: made.shots])
 
 
 def asked(live: Live, task: Task, *, seeds: Sequence[int] | None = None, **how: Any) -> Any:
@@ -150,11 +150,11 @@ def test_letters_of_one_token_cost_one_row_a_question(demo: Live) -> None:
         lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     try:
-        asked(demo, task_of("letters"), batch_size=64)
+        asked(demo, task_of("letters", shots=0), batch_size=64)
         rows = sum(shape[0] for shape in seen)
         assert rows == 18 and len(seen) == 1
         seen.clear()
-        asked(demo, task_of("cloze"), batch_size=7)
+        asked(demo, task_of("cloze", shots=0), batch_size=7)
         assert max(shape[0] for shape in seen) <= 7
     finally:
         hook.remove()
@@ -201,7 +201,7 @@ def test_numbers_far_apart_are_not_asked_twice(demo: Live) -> None:
     passes: list[int] = []
     hook = demo[0].register_forward_pre_hook(lambda *_: passes.append(1))
     try:
-        found = asked(demo, task_of("cloze"), batch_size=64)
+        found = asked(demo, task_of("cloze", shots=0), batch_size=64)
     finally:
         hook.remove()
     assert not any(sample.details["close"] for sample in found)
@@ -346,7 +346,7 @@ def test_a_full_gpu_is_said_in_one_line(kind: str, tiny: Any) -> None:
 
 
 def test_batches_hold_whole_questions_and_no_more_than_fits(demo: Live) -> None:
-    task = task_of("cloze")
+    task = task_of("cloze", shots=0)
     requests = requests_of(task, encoder=Encoder(demo[1], max_length=512), tokenizer=demo[1])
 
     def made(room: Room, **how: Any) -> list[list[Request]]:
