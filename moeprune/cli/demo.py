@@ -24,8 +24,9 @@ from moeprune.cli.progress import progress
 def command(output: Path, as_json: bool) -> None:
     """Run the whole pipeline on the embedded model: no network, about a minute.
 
-    calibrate, then plan, export, verify and ask held-out questions for four methods at two
-    ratios; prints accuracy per method and domain with the worst domain marked.
+    calibrate, then plan, export and verify for four methods at two ratios, then eval of all of them
+    on held-out questions, and compare: accuracy per method and domain with the worst domain marked,
+    flips and paired p-values.
     """
     from moeprune.cli.demo_text import demo_text
     from moeprune.stages.demo import demo

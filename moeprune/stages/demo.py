@@ -4,101 +4,48 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from moeprune.artefact import canonical_json, write_bytes
+from moeprune.artefact import write_bytes
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress, Progress, ignore
+from moeprune.core.run import Run
 from moeprune.errors import OutputError, VerificationError
 from moeprune.packaged import calibration_folder
 from moeprune.stages.calibrate import calibrate
+from moeprune.stages.compare import compare
+from moeprune.stages.demo_result import DemoResult, Variant
+from moeprune.stages.eval import eval
 from moeprune.stages.export import export
 from moeprune.stages.plan import plan
 from moeprune.stages.verify import verify
 
+if TYPE_CHECKING:
+    from moeprune.evaluate.comparison.variants import VariantComparison
+
 METHODS = ("reap", "rm-uniform", "mesa", "random")
 RATIOS = (0.25, 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One row of the demo's table.
-
-    Attributes:
-        name: ``"unpruned"`` or the method.
-        ratio: share of experts removed.
-        accuracy: domain -> share of held-out questions answered right.
-        domain_loss: domain -> share of router mass removed, empty for the unpruned model.
-        difference: largest logit difference found by verify, None for the unpruned model.
-    """
-
-    name: str
-    ratio: float
-    accuracy: Mapping[str, float]
-    domain_loss: Mapping[str, float]
-    difference: float | None
-
-    @property
-    def worst_domain(self) -> str:
-        """The domain with the lowest accuracy; of equals, the first by name."""
-        return min(sorted(self.accuracy), key=self.accuracy.__getitem__)
-
-    @property
-    def mean(self) -> float:
-        """Accuracy averaged over domains."""
-        return sum(self.accuracy.values()) / len(self.accuracy)
-
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """What the demo measured.
-
-    Attributes:
-        output: the folder that holds every artefact.
-        variants: the unpruned model first, then ratio by ratio, method by method.
-        questions: domain -> number of held-out questions.
-        entropy_ratio: mean router entropy over its maximum.
-        regime: ``"over-dispersed"`` or ``"standard"``.
-    """
-
-    output: Path
-    variants: tuple[Variant, ...]
-    questions: Mapping[str, int]
-    entropy_ratio: float
-    regime: str
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object of plain types."""
-        return {
-            "schema": "moeprune.demo/1",
-            "questions": dict(self.questions),
-            "entropy_ratio": self.entropy_ratio,
-            "regime": self.regime,
-            "variants": [
-                {
-                    "name": variant.name,
-                    "ratio": variant.ratio,
-                    "accuracy": dict(variant.accuracy),
-                    "mean": variant.mean,
-                    "worst_domain": variant.worst_domain,
-                    "domain_loss": dict(variant.domain_loss),
-                    "verify_difference": variant.difference,
-                }
-                for variant in self.variants
-            ],
-        }
+UNPRUNED = "unpruned"
+TASK = "held-out"
+_STAGE = "plan, export, verify"
+# To the letter: an answer with white space around it is another one.
+_TASK_FILE = r"""schema = "moeprune.task/1"
+questions = "held-out.jsonl"
+kind = "generate"
+max_new_tokens = 24
+extract = 'regex:\A(\S(?:.*\S)?)\Z'
+"""
 
 
 def demo(output: str | Path = "demo-out", *, on_progress: OnProgress = ignore) -> DemoResult:
-    """Calibrate, plan, export, verify and question the embedded model.
+    """Calibrate, plan, export, verify, evaluate and compare, on the embedded model.
 
-    Leaves ``stats.safetensors``, ``plans/``, ``exports/``, ``answers.jsonl`` and ``results.json``
-    in the folder. A demo that does not come to its end (an interrupt, a full disk) takes the
-    folder away again; one that finds a wrong export leaves it, to be looked at.
+    Leaves ``stats.safetensors``, ``plans/``, ``exports/``, the task, ``runs/`` and
+    ``results.json`` in the folder. A demo that does not come to its end (an interrupt, a full disk)
+    takes the folder away again; one that finds a wrong export leaves it, to be looked at.
 
     Args:
         output: a folder that does not exist yet.
@@ -135,69 +82,87 @@ def _run(output: Path, data: Path, on_progress: OnProgress) -> DemoResult:
     domains = {name: str(data / "calibration" / f"{name}.jsonl") for name in builtin_names()}
     stats_file = output / "stats.safetensors"
     calibrate(model, output=stats_file, domains=domains, on_progress=on_progress)
-    questions = {name: data / "questions" / f"{name}.jsonl" for name in domains}
-    examiner = _Examiner(questions, model, output / "answers.jsonl")
-    variants = [examiner.examine("unpruned", model, None, None)]
-    made: PrunePlan | None = None
+    plans: dict[str, PrunePlan] = {}
+    differences: dict[str, float] = {}
     steps = [(ratio, method) for ratio in RATIOS for method in METHODS]
     for done, (ratio, method) in enumerate(steps):
-        on_progress(Progress("plan, export, verify, ask", done, len(steps), "variants"))
+        on_progress(Progress(_STAGE, done, len(steps), "variants"))
         name = f"{method}-{ratio:g}"
         plan_file = output / "plans" / f"{name}.json"
-        made = plan(stats_file, output=plan_file, method=method, ratio=ratio)
+        plans[name] = plan(stats_file, output=plan_file, method=method, ratio=ratio)
         folder = export(model, plan=plan_file, output=output / "exports" / name)
         report = verify(folder, source=model, forward=True)
         if not report.ok:
             raise VerificationError(f"{folder} is not what its plan says: {report.problems[0]}")
         assert report.logits is not None
-        variants.append(examiner.examine(method, folder, made, report.logits.largest))
-    on_progress(Progress("plan, export, verify, ask", len(steps), len(steps), "variants"))
-    assert made is not None
-    result = DemoResult(
-        output=output,
-        variants=tuple(variants),
-        questions=examiner.counts,
-        entropy_ratio=made.routing["entropy_ratio"],
-        regime=made.routing["regime"],
+        differences[name] = report.logits.largest
+    on_progress(Progress(_STAGE, len(steps), len(steps), "variants"))
+    # Masked in memory: verify has just shown that the exports have the same logits.
+    runs = eval(
+        model,
+        output=output / "runs",
+        tasks=_task(output, {name: data / "questions" / f"{name}.jsonl" for name in domains}),
+        variants={UNPRUNED: None, **plans},
+        dtype="float32",
+        on_progress=on_progress,
     )
-    examiner.save()
+    result = _result(output, runs, plans, differences)
     body = json.dumps(result.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     write_bytes(output / "results.json", body.encode())
     return result
 
 
-class _Examiner:
-    """Asks every variant the same questions and keeps the answers."""
+def _task(output: Path, files: Mapping[str, Path]) -> Path:
+    """One task of the questions of all domains: what ``moeprune eval --tasks`` takes."""
+    rows = [
+        json.dumps({**json.loads(line), "domain": domain}, ensure_ascii=False)
+        for domain, path in files.items()
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    write_bytes(output / f"{TASK}.jsonl", ("\n".join(rows) + "\n").encode())
+    write_bytes(output / f"{TASK}.toml", _TASK_FILE.encode())
+    return output / f"{TASK}.toml"
 
-    def __init__(self, questions: Mapping[str, Path], tokenizer: Path, answers: Path) -> None:
-        from moeprune.evaluate.questions import read_questions
-        from moeprune.observe.load import load_tokenizer
 
-        self._questions = {name: read_questions(path) for name, path in questions.items()}
-        self._tokenizer = load_tokenizer(tokenizer)
-        self._answers = answers
-        self._lines: list[str] = []
+def _result(
+    output: Path,
+    runs: Sequence[Run],
+    plans: Mapping[str, PrunePlan],
+    differences: Mapping[str, float],
+) -> DemoResult:
+    base, *others = runs
+    compared = {found.name: found for found in compare(base, others).variants}
+    made = next(iter(plans.values()))
+    domains = base.tasks[TASK]["summary"]["domains"]
+    return DemoResult(
+        output=output,
+        variants=(
+            Variant(UNPRUNED, 0.0, _accuracy(base), {}, None),
+            *(
+                _variant(run, plans[run.name], differences[run.name], compared[run.name])
+                for run in others
+            ),
+        ),
+        questions={domain: figures["questions"] for domain, figures in domains.items()},
+        entropy_ratio=made.routing["entropy_ratio"],
+        regime=made.routing["regime"],
+    )
 
-    @property
-    def counts(self) -> dict[str, int]:
-        return {domain: len(asked) for domain, asked in self._questions.items()}
 
-    def examine(
-        self, name: str, folder: Path, made: PrunePlan | None, difference: float | None
-    ) -> Variant:
-        from moeprune.evaluate.questions import answer_questions
-        from moeprune.observe.load import load_causal_lm
+def _variant(run: Run, made: PrunePlan, difference: float, compared: VariantComparison) -> Variant:
+    paired = compared.tasks[TASK].overall
+    return Variant(
+        name=made.method,
+        ratio=made.ratio,
+        accuracy=_accuracy(run),
+        domain_loss=made.domain_loss,
+        difference=difference,
+        lost=paired.to_wrong,
+        won=paired.to_right,
+        p=paired.p_holm,
+    )
 
-        model = load_causal_lm(folder, dtype="float32")
-        accuracy = {}
-        ratio = made.ratio if made else 0.0
-        for domain, asked in self._questions.items():
-            right = answer_questions(model, self._tokenizer, asked)
-            accuracy[domain] = sum(right) / len(right)
-            for question, is_right in zip(asked, right, strict=True):
-                line = {"variant": name, "ratio": ratio, "domain": domain, "id": question.id}
-                self._lines.append(canonical_json({**line, "correct": is_right}))
-        return Variant(name, ratio, accuracy, made.domain_loss if made else {}, difference)
 
-    def save(self) -> None:
-        write_bytes(self._answers, ("\n".join(self._lines) + "\n").encode())
+def _accuracy(run: Run) -> dict[str, float]:
+    domains: Mapping[str, Any] = run.tasks[TASK]["summary"]["domains"]
+    return {domain: figures["accuracy"] for domain, figures in domains.items()}

@@ -122,12 +122,7 @@ def _of_files(words: EvalWords, *, length: int) -> list[Task]:
             replace(task, name=f"degeneration-{task.name}")
             for task in read_tasks(words.probes, overrides=stated)
         ]
-    return [
-        replace(task, protocol=replace(task.protocol, expected=words.expected[task.name]))
-        if task.name in words.expected
-        else task
-        for task in tasks
-    ]
+    return tasks
 
 
 def _texts(sources: Sources, split: str, words: EvalWords, tokenizer: Any) -> tuple[Task, ...]:
