@@ -61,11 +61,11 @@ class LoadedModel(HFLM):
         )
         if device is not None:
             self._device = device
-        template = self.tokenizer.chat_template
-        if isinstance(template, str):
-            self.tokenizer.chat_template = dated(template)
-        elif isinstance(template, Mapping):  # several, by name
-            self.tokenizer.chat_template = {name: dated(text) for name, text in template.items()}
+        written: Any = self.tokenizer.chat_template
+        if isinstance(written, str):
+            self.tokenizer.chat_template = dated(written)
+        elif isinstance(written, Mapping):  # several, by name
+            self.tokenizer.chat_template = {name: dated(text) for name, text in written.items()}
         self.written: dict[str, list[Written]] = {}
         self.lengths: dict[str, int] = {}
         self.cut: set[tuple[Any, ...]] = set()
