@@ -88,7 +88,8 @@ def tasks(
     asked = _listed(questions, module.QUESTIONS)
     if not asked:
         raise UsageError(
-            f"the Hub has the questions of {layout} in parts. Name them with --questions SOURCE."
+            f"the Hub has the questions of {layout} in parts. Name one or more of them: "
+            f"--questions {module.QUESTIONS}."
         )
     solved = _shots(module, layout, shots, own=questions is None)
     stated = dict(module.PROTOCOL)
@@ -114,8 +115,13 @@ def tasks(
 
 def _listed(given: str | Sequence[str] | None, own: str) -> list[str]:
     if given is None:
-        return [own] if own else []
+        return [own] if _whole(own) else []
     return [given] if isinstance(given, str) else list(given)
+
+
+def _whole(source: str) -> bool:
+    """Whether a layout says where all of a split is."""
+    return source != "" and "{" not in source
 
 
 def _shots(
@@ -127,7 +133,7 @@ def _shots(
     count = module.PROTOCOL["shots"]
     if not count:
         return []
-    if own and module.SHOTS:
+    if own and _whole(module.SHOTS):
         return [module.SHOTS]
     at = f" (the Hub has them at {module.SHOTS})" if module.SHOTS else ""
     raise UsageError(

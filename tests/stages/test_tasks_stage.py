@@ -151,8 +151,9 @@ def test_what_cannot_be_converted_is_one_line_and_leaves_nothing(tmp_path: Path)
         refused(made("mmlu"))
     )
     assert "Did you mean 'mmlu'" in refused(lambda: moeprune.tasks("mmlv", output=out))
-    assert "the Hub has the questions of ceval in parts" in refused(
-        lambda: moeprune.tasks("ceval", output=out)
+    assert (
+        "in parts. Name one or more of them: --questions hf:ceval/ceval-exam/{SUBJECT}:val"
+        in refused(lambda: moeprune.tasks("ceval", output=out))
     )
     assert "has no row" in refused(made(rows=[]))
     assert "choice 1 is blank" in refused(made(rows=[{**piqa[0], "sol2": " "}]))

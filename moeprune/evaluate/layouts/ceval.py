@@ -16,8 +16,8 @@ from typing import Any
 
 from moeprune.evaluate.layouts._columns import place, text, with_keys
 
-QUESTIONS = ""  # hf:ceval/ceval-exam/SUBJECT:val
-SHOTS = ""  # hf:ceval/ceval-exam/SUBJECT:dev
+QUESTIONS = "hf:ceval/ceval-exam/{SUBJECT}:val"
+SHOTS = "hf:ceval/ceval-exam/{SUBJECT}:dev"
 PROTOCOL: Mapping[str, Any] = {
     "kind": "letters",
     "description": "以下是中国考试的单项选择题，请选出其中的正确答案。\n\n",

@@ -81,10 +81,9 @@ def _task(path: Path, stated: Mapping[str, Any]) -> Task:
     if path.suffix == ".jsonl":
         return _made(path.stem, path, questions=path, shots=None, stated=stated, ignore=())
     kind = kind_of(path)
-    raise UsageError(
-        f"{str(path)!r} is no task{f' but {kind}' if kind else ''}. Name a .toml or .jsonl file, "
-        "or a folder of them."
-    )
+    none = "is no file" if path.exists() else "does not exist"
+    what = f"is {kind}, not a task" if kind else none
+    raise UsageError(f"{str(path)!r} {what}. Name a .toml or .jsonl file, or a folder of them.")
 
 
 def _of_toml(path: Path, overrides: Mapping[str, Any]) -> Task:
