@@ -48,7 +48,8 @@ def eval_text(runs: Sequence[Run], output: Path) -> str:
         lines.append(f"  moeprune compare BASE {folders[0]}")
     else:
         lines.append(f"{accuracies}them in pairs:")
-        lines.append(f"  moeprune compare {' '.join(map(str, folders))}")
+        whole = any(not run.variant for run in runs)
+        lines.append(f"  moeprune compare {output if whole else f'BASE {output}'}")
     return "\n\n".join([*parts, "\n".join(lines)])
 
 

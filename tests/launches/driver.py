@@ -1,8 +1,8 @@
-"""Run calibrations, one after the other, in every process of a launch, and say what came of each.
+"""Run jobs, one after the other, in every process of a launch, and say what came of each.
 
 ``driver.py JOBS FOLDER``: JOBS is JSON, a list of ``{"name", "options"}``; of ``options``, those
 under ``"rank 1"`` (and so on) are of that process alone. ``stop_after`` counts batches; ``remove``
-is a file that is gone before.
+is a file that is gone before; ``call`` another function of moeprune than ``calibrate``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def main() -> None:
             return left is not None and asked >= left
 
         asked = 0
+        name = options.pop("call", "calibrate")
         try:
-            stats = moeprune.calibrate(
+            made = getattr(moeprune, name)(
                 **options,
                 stop=stop,
                 on_progress=lambda report, to=said["reports"]: to.append(
@@ -48,7 +49,10 @@ def main() -> None:
                 ),
                 on_warning=said["warnings"].append,
             )
-            said["tokens"] = {domain.name: domain.num_tokens() for domain in stats.domains}
+            if name == "calibrate":
+                said["tokens"] = {domain.name: domain.num_tokens() for domain in made.domains}
+            else:
+                said["samples"] = {run.name: len(run.samples) for run in made}
         except MoePruneError as error:
             said |= {"error": type(error).__name__, "line": str(error)}
         (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(said), "utf-8")
