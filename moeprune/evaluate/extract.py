@@ -2,7 +2,7 @@
 
 ========================  =========================================================
 ``exact``                 all of it, without white space around
-``last-number``           the last number; after the last ``####`` where there is one
+``last-number``           the last number; that of a line ``#### 42`` goes before
 ``letter``                the letter of a choice, see :mod:`moeprune.evaluate.stated_letter`
 ``regex:PATTERN``         the first group (or all) of the last match that is not blank
 ========================  =========================================================

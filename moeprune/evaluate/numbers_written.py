@@ -29,15 +29,22 @@ _NUMBER = re.compile(
 _FRAC = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
 _HALVES = re.compile("(?<=[0-9])[¼-¾⅐-⅞]")
 _MINUS = str.maketrans({"−": "-", "–": "-", "﹣": "-"})
-_HASHES = "####"  # GSM8K writes it before a final answer
+# GSM8K writes "#### 42" at the end. As a heading, "#### 3. Add them up", the signs mean nothing.
+_HASHES = "####"
+_FINAL = re.compile(r".*####[^\w$€£¥.+-]*(?:boxed\{|text\{)*(?P<rest>.+)")
+_UNIT = re.compile(r"\W*(?:[^\W\d]+\W*)?")
 
 
 def last_number(text: str) -> str | None:
-    """The last number in a text, without commas and signs of currency; None: there is none."""
-    after = text.rpartition(_HASHES)
-    if after[1]:
-        found = _NUMBER.search(_plain(after[2].partition("\n")[0]))
-        if found:
+    """The last number in a text, without commas and signs of currency; None: there is none.
+
+    A line that ends in ``####`` and a number, with at most a word for its unit, goes before: the
+    last of such lines.
+    """
+    for line in reversed(text.split("\n")):
+        final = _FINAL.match(_plain(line)) if _HASHES in line else None
+        found = _NUMBER.match(final["rest"]) if final else None
+        if final and found and _UNIT.fullmatch(final["rest"], found.end()):
             return _written(found)
     last = None
     for last in _NUMBER.finditer(_plain(text)):  # noqa: B007 - the last one

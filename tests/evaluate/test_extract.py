@@ -91,8 +91,18 @@ NUMBERS = {
     "42.": "42",
     "none at all": None,
     "#### 42": "42",
-    "so #### -1,000 in 3 days\nQuestion: 7": "-1000",
+    "so #### -1,000 days\nQuestion: 7": "-1000",
     "#### none, but 8": "8",
+    "#### $42.00.\n\nThat is 7 times 6.": "42.00",
+    "#### **42**\n1": "42",
+    "#### \\boxed{42}\n1": "42",
+    "#### 42 %\n1": "42",
+    "#### Step 3: add\nIt is 42.": "42",
+    "#### 3. Add them up\nIt is 42.": "42",
+    "#### 42\n\n#### Note\nIn 7 days.": "42",
+    "#### 41\n#### 42": "42",
+    "####42": "42",
+    "##### 42\n1": "42",
     "$-3": "-3",
     "-$3": "-3",
     "x=-3": "-3",
@@ -228,8 +238,9 @@ LONG = (
 @pytest.mark.parametrize("piece", LONG)
 def test_long_texts_are_read_at_once(piece: str) -> None:
     """Nothing here may take a time that grows with the square of a text."""
-    text = piece * (200_000 // len(piece))
+    many = piece * (100_000 // len(piece))
     started = time.process_time()
-    for rule in ("last-number", "letter", "exact"):
-        same(extract(text, rule), (text,), Protocol(kind="generate", extract=rule))
-    assert time.process_time() - started < 5  # 0.2 s were seen
+    for text in (many, f"#### 4{many}a b", f"The answer is{many}a b"):
+        for rule in ("last-number", "letter", "exact"):
+            same(extract(text, rule), (text,), Protocol(kind="generate", extract=rule))
+    assert time.process_time() - started < 10  # 1 s was seen; a square would be minutes
