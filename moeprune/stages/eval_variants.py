@@ -143,7 +143,8 @@ def read_variants(path: str | Path) -> tuple[Variant, ...]:
         known(key, ("schema", "variant"), kind=f"key of {path}")
     entries = body.get("variant")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path} lists no variants. {_HOW}.")
+        kind = kind_of(path) or "a file"
+        raise UsageError(f"{path} is {kind} that lists no variants. {_HOW}.")
     plans: dict[str, str | Path | None] = {}
     for number, entry in enumerate(entries, start=1):
         where = f"{path}, variant {number}"

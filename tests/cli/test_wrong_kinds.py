@@ -35,6 +35,7 @@ KINDS = {
     "cut-late.json": "plan cut short",
     "missing": "",
 }
+ASKED = "--chat-template off"
 # A place on the command line: arguments around FILE, what is right there, the way out elsewhere.
 SLOTS: Mapping[str, tuple[str, set[str], str]] = {
     "inspect": ("inspect FILE", {"model", "out"}, "older"),
@@ -78,6 +79,22 @@ SLOTS: Mapping[str, tuple[str, set[str], str]] = {
     "export plan": ("export model -o o --plan FILE", {"plan.json"}, "moeprune plan"),
     "verify": ("verify FILE --source model", {"out"}, "export"),
     "source": ("verify out --source FILE", {"model"}, "older"),
+    "eval": (f"eval FILE -o o --tasks text.jsonl {ASKED}", {"model", "out"}, "older"),
+    "eval plan": (
+        f"eval model -o o --tasks text.jsonl --plan FILE {ASKED}",
+        {"plan.json"},
+        "moeprune plan",
+    ),
+    "variants": (
+        f"eval model -o o --tasks text.jsonl --variants FILE {ASKED}",
+        set(),
+        "[[variant]]|list of variants",
+    ),
+    "held-out": (
+        f"eval model -o o --held-out w=FILE {ASKED}",
+        {"text.jsonl", "text.txt", "stats.generations.jsonl"},
+        "builtin:NAME",
+    ),
     "push": ("push FILE org/name", {"out"}, "export"),
 }
 
@@ -162,6 +179,7 @@ WRITERS = {
         "cut.safetensors",
     },
     "export model -o FILE --plan plan.json": set(),
+    f"eval model -o FILE --overwrite --tasks text.jsonl {ASKED}": {"run"},
 }
 CHEAP = {"out/README.md", "must.json", "text.txt", "empty", "binary", "cut.json", "missing"}
 

@@ -40,10 +40,10 @@ def test_plans_lie_beside_the_file(
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "lists no variants"),
+        ("", "that lists no variants"),
         ("x = ", "not TOML"),
-        ("variant = 3", "lists no variants"),
-        ("variant = [3]", "lists no variants"),
+        ("variant = 3", "that lists no variants"),
+        ("variant = [3]", "that lists no variants"),
         ("variant = []", "no variant to evaluate"),
         ('[[variants]]\nname = "a"', "Did you mean 'variant'"),
         ('[[variant]]\nplan = "a.json"', "variant 1 has no name"),
