@@ -98,12 +98,15 @@ class Harness:
         return tuple(sample for answers in found.values() for sample in answers.values())
 
 
-def read_harness_tasks(words: EvalWords, *, tokenizer: Any, trust_remote_code: bool) -> Harness:
+def read_harness_tasks(
+    words: EvalWords, *, tokenizer: Any, length: int, trust_remote_code: bool
+) -> Harness:
     """Find lm-eval's tasks and read their questions; none is asked for: nothing is imported.
 
     Args:
         words: of the user; a chat template, and thinking where it knows it, must be stated.
         tokenizer: of the model.
+        length: tokens that the model has positions for.
         trust_remote_code: allow tasks that run code.
 
     Raises:
@@ -126,7 +129,7 @@ def read_harness_tasks(words: EvalWords, *, tokenizer: Any, trust_remote_code: b
     parts = read_harness(
         words.harness, settings, include=words.folders, trust_remote_code=trust_remote_code
     )
-    check_askable(parts, settings, tokenizer)
+    check_askable(parts, settings, tokenizer, length=length)
     return Harness(
         parts=parts,
         settings=settings,

@@ -98,9 +98,12 @@ def read_exam(
     if words.seeds > 1 and not drawing:
         raise UsageError(
             f"--seeds {words.seeds} repeats questions whose answer is drawn, and none is: greedy "
-            "answers are the same each time. Give a --temperature, or leave it out."
+            "answers are the same each time, and lm-eval's tasks are asked once. Give a "
+            "--temperature, or leave it out."
         )
-    harness = read_harness_tasks(words, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+    harness = read_harness_tasks(
+        words, tokenizer=tokenizer, length=length, trust_remote_code=trust_remote_code
+    )
     encoder = Encoder(tokenizer, max_length=length)
     found = []
     for task in tasks:

@@ -59,7 +59,7 @@ def test_a_tag_is_a_task_whose_domains_carry_it(tmp_path: Path) -> None:
         ("lm_eval:both", "first"),
         ("lm_eval:both", "second"),
     ]
-    assert "'first'" in refused(tmp_path, "both", "lm_eval:first")
+    assert "twice, by 'both' and by 'first'" in refused(tmp_path, "both", "lm_eval:first")
 
 
 @pytest.mark.parametrize("name", ["lm_eval:mmul"])
@@ -240,5 +240,7 @@ def test_template_and_thinking_are_stated_where_there_is_a_choice(
 def test_a_template_that_always_thinks_is_told_nothing(tmp_path: Path) -> None:
     written = write(tmp_path, "free", kind="generate_until")
     parts = read_harness(["free"], HarnessSettings(), include=[written])
+    with pytest.raises(UsageError, match="256 tokens, and the model has 256 positions"):
+        check_askable(parts, HarnessSettings(), Template(None), length=256)
     settings = HarnessSettings(chat_template=True, thinking=True, think_end="</think>")
     assert check_askable(parts, settings, Template(_ALWAYS)) == {}

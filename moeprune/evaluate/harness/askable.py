@@ -14,18 +14,30 @@ from moeprune.evaluate.tasks.explicit import opens_thought
 
 
 def check_askable(
-    parts: Sequence[HarnessPart], settings: HarnessSettings, tokenizer: Any
+    parts: Sequence[HarnessPart],
+    settings: HarnessSettings,
+    tokenizer: Any,
+    *,
+    length: int | None = None,
 ) -> dict[str, bool]:
     """Check what needs no model.
+
+    Args:
+        parts: the tasks.
+        settings: how they are to be asked.
+        tokenizer: of the model.
+        length: tokens that the model has positions for; None: not known.
 
     Returns:
         What the chat template is told: its own name of the switch for thinking, where it has one.
 
     Raises:
         UsageError: whether a chat template is applied or the model thinks is not stated, or what
-            is stated cannot be had of this tokenizer or these tasks.
+            is stated cannot be had of this tokenizer or these tasks; or a budget leaves no room for
+            a prompt.
     """
     for part in parts:
+        _check_budget(part, length)
         if settings.thinking and not part.writes:
             raise UsageError(
                 f"task {part.name!r} of lm-eval compares likelihoods, and a model that thinks "
@@ -84,14 +96,18 @@ def check_fits(part: HarnessPart, asked: Any) -> None:
     Raises:
         UsageError: the budget leaves no room for a prompt, or no token can stand before a text.
     """
-    budget = part.facts["max_new_tokens"]
-    if budget is not None and budget >= asked.max_length:
-        raise UsageError(
-            f"task {part.name!r} of lm-eval lets the model write {budget} tokens, and the model "
-            f"has {asked.max_length} positions for these and the prompt. Pass --max-new-tokens."
-        )
+    _check_budget(part, asked.max_length)
     if asked.prefix_token_id is None:
         raise UsageError(
             "the tokenizer has neither a begin nor an end token, and lm-eval puts one before each "
             "text. Leave lm_eval: tasks out."
+        )
+
+
+def _check_budget(part: HarnessPart, length: int | None) -> None:
+    budget = part.facts["max_new_tokens"]
+    if budget is not None and length is not None and budget >= length:
+        raise UsageError(
+            f"task {part.name!r} of lm-eval lets the model write {budget} tokens, and the model "
+            f"has {length} positions for these and the prompt. Pass --max-new-tokens."
         )

@@ -89,8 +89,9 @@ def read_harness(
             seeded(settings.seed)  # anew, so that it does not matter what else is asked
             for part in _built(manager, name, settings):
                 if part.name in found:
+                    first = found[part.name].whole or part.name
                     raise UsageError(
-                        f"task {part.name!r} of lm-eval is asked for twice, the second time by "
+                        f"task {part.name!r} of lm-eval is asked for twice, by {first!r} and by "
                         f"{name!r}. Name it once."
                     )
                 found[part.name] = part
