@@ -185,6 +185,12 @@ def command(
     from moeprune.observe.launch import launched
     from moeprune.stages.eval import eval as evaluate
 
+    said: list[str] = []
+
+    def warn(text: str) -> None:
+        said.append(text)
+        click.echo(f"warning: {text}", err=True)
+
     speaks = launched().speaks  # of the processes of a launch, one
     drawn = progress() if speaks else nullcontext(ignore)
     with finishing(aloud=speaks) as stop, drawn as on_progress:
@@ -197,10 +203,10 @@ def command(
             effect=effect / 100,
             stop=stop,
             on_progress=on_progress,
-            on_warning=lambda text: click.echo(f"warning: {text}", err=True),
+            on_warning=warn,
             **options,
         )
     if speaks:
-        say(eval_json(runs, output), eval_text(runs, output), as_json=as_json)
+        say(eval_json(runs, output), eval_text(runs, output, said=said), as_json=as_json)
     levels = {guard["level"] for run in runs for guard in run.guards}
     return int("stop" in levels or (strict and bool(levels)))

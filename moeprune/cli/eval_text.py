@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,28 @@ def eval_json(runs: Sequence[Run], output: Path) -> dict[str, Any]:
     }
 
 
-def eval_text(runs: Sequence[Run], output: Path) -> str:
-    """What it prints for people: a table a variant, the guards' findings, and what to do next."""
+def eval_text(runs: Sequence[Run], output: Path, *, said: Collection[str] = ()) -> str:
+    """What it prints for people: a table a variant, the guards' findings, and what to do next.
+
+    Args:
+        runs: of the evaluation.
+        output: where they lie.
+        said: findings that were printed before a question was asked.
+    """
     parts = [f"{_title(run)}\n{table(list(_rows(run)))}" for run in runs]
-    found = list(dict.fromkeys((g["level"], g["text"]) for run in runs for g in run.guards))
+    guards = (guard for run in runs for guard in run.guards if guard["text"] not in said)
+    found = list(dict.fromkeys((guard["level"], guard["text"]) for guard in guards))
     lines = [f"{'not valid' if level == 'stop' else 'warning'}: {text}" for level, text in found]
     accuracies = "± half of the 95 % interval of an accuracy on its own; for differences compare "
     folders = _folders(runs, output)
     if len(runs) == 1:
         lines.append(f"{accuracies}it with another run:")
-        lines.append(f"  moeprune compare BASE {folders[0]}")
+        lines.append(f"  moeprune compare BASE {shlex.quote(str(folders[0]))}")
     else:
         lines.append(f"{accuracies}them in pairs:")
         whole = any(not run.variant for run in runs)
-        lines.append(f"  moeprune compare {output if whole else f'BASE {output}'}")
+        named = shlex.quote(str(output))
+        lines.append(f"  moeprune compare {named if whole else f'BASE {named}'}")
     return "\n\n".join([*parts, "\n".join(lines)])
 
 

@@ -25,7 +25,7 @@ class Finding:
     Attributes:
         name: of the guard.
         level: ``"stop"``: the numbers would mean nothing; ``"warn"``: read them with care.
-        task: that it is about; ``""``: all of them.
+        task: that it is about; ``""``: all of them, or several that the text names.
         text: one line: what, with which values, and what to do.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from moeprune import plugins
@@ -17,6 +18,17 @@ def before(setting: Setting) -> tuple[Finding, ...]:
 def after(answered: Answered) -> tuple[Finding, ...]:
     """What the guards say of the answers."""
     return _all("after", answered)
+
+
+def in_all(early: Iterable[Finding], late: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What is to be recorded: a guard that speaks of the answers, too, knows better by then.
+
+    Args:
+        early: from :func:`before`.
+        late: from :func:`after`.
+    """
+    again = {name for name in plugins.names(guards) if hasattr(plugins.load(guards, name), "after")}
+    return (*(finding for finding in early if finding.name not in again), *late)
 
 
 def _all(function: str, seen: Any) -> tuple[Finding, ...]:

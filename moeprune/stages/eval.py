@@ -190,7 +190,7 @@ def eval(
         for variant, (probe, samples) in zip(chosen, asking.variants(chosen), strict=True)
     )
     check_inputs(runs)
-    findings += after(runs, exam, seen)
+    findings = after(runs, exam, seen, findings)
     runs = tuple(guarded(run, findings) for run in runs)
     if out is not None and work.speaks:
         write_runs(out, runs, one=variants is None)

@@ -58,17 +58,25 @@ def before(seen: Setting, on_warning: Callable[[str], None] | None) -> tuple[Fin
     return found
 
 
-def after(runs: Sequence[Run], exam: Exam, seen: Setting) -> tuple[Finding, ...]:
-    """What they say of the answers; the first variant without a plan is the one to compare with."""
+def after(
+    runs: Sequence[Run], exam: Exam, seen: Setting, early: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    """All that they say; the first variant without a plan is the one to compare with.
+
+    Args:
+        runs: the answers.
+        exam: what was asked.
+        seen: what was known before.
+        early: what they said then.
+    """
     from moeprune.evaluate import guarding
 
     whole = [number for number, run in enumerate(runs) if not run.variant]
     base = runs[whole[0] if whole else 0]
-    return guarding.after(
-        Answered(
-            base=base,
-            variants=tuple(run for run in runs if run is not base),
-            tasks={task.name: task for task in exam.tasks},
-            setting=seen,
-        )
+    answered = Answered(
+        base=base,
+        variants=tuple(run for run in runs if run is not base),
+        tasks={task.name: task for task in exam.tasks},
+        setting=seen,
     )
+    return guarding.in_all(early, guarding.after(answered))

@@ -263,16 +263,55 @@ def test_every_guard_has_a_case_of_either_sort() -> None:
         ("budget", CASES["budget"][0][0], "is 95 tokens, near the budget of 100 (0 of 50"),
         ("budget", CASES["budget"][4][0], "2 of 100 answers of base (2.0%) use up"),
         ("budget", CASES["budget"][6][0], "9 of 10 answers of pruned"),
-        ("resolution", CASES["resolution"][0][0], "differences of 1.01 points or more, if 5 %"),
+        ("resolution", CASES["resolution"][0][0], "differences of 1.01 points or more, if 5% of"),
         ("resolution", CASES["resolution"][0][0], "1 point is looked for, which takes 1,921"),
         ("resolution", CASES["resolution"][3][0], "3 questions resolve no difference at all"),
-        ("resolution", CASES["resolution"][7][0], "as 20.0% of the answers of pruned flip"),
+        ("resolution", CASES["resolution"][7][0], "as 20.0% of the answers flip"),
         ("identical", CASES["identical"][0][0], "removes 8 experts"),
     ],
 )
 def test_what_it_says(name: str, seen: Answered | Setting, said: str) -> None:
     (finding,) = found(name, seen)
     assert said in finding.text
+
+
+def named(name: str, number: int) -> Task:
+    return replace(task(number=number), name=name)
+
+
+def test_tasks_of_the_same_size_are_named_together() -> None:
+    sizes = {"a": 40, "b": 500, "c": 40, "d": 3000, "e": 40}
+    setting = Setting(tasks=tuple(named(name, size) for name, size in sizes.items()))
+    first, second = found("resolution", setting)
+    assert first.text.startswith("tasks 'a', 'c' and 'e': 40 questions resolve each differences of")
+    assert first.task == ""
+    assert second.text.startswith("task 'b': 500 questions resolve differences")
+    assert second.task == "b"
+
+
+def test_flips_that_were_seen_go_before_those_that_were_assumed() -> None:
+    """2,000 questions are enough at 5 %, 1,900 are not; what was seen says the opposite of each."""
+    base = letters(2000, 2000)
+    many = answered(base, run(letters(1600, 2000), name="pruned"), own=task(number=2000))
+    (finding,) = found("resolution", many)
+    assert "as 20.0% of the answers flip" in finding.text
+    base = letters(1900, 1900)
+    few = answered(base, run(letters(1890, 1900), name="pruned"), own=task(number=1900))
+    early = guarding.before(Setting(tasks=(task(number=1900),)))
+    assert [f.name for f in early] == ["resolution"]
+    assert guarding.in_all(early, guarding.after(few)) == ()
+    # Nothing to compare with: what was assumed stays, once.
+    seen = Setting(tasks=(task(number=1900),))
+    alone = replace(answered(base, own=task(number=1900)), setting=seen)
+    assert guarding.in_all(early, guarding.after(alone)) == early
+
+
+def test_several_draws_of_a_question_are_not_more_questions() -> None:
+    def drawn(right: int) -> list[Sample]:
+        return [replace(s, seed=seed) for seed in range(50) for s in letters(right, 40)]
+
+    (finding,) = found("resolution", answered(drawn(40), run(drawn(38), name="pruned")))
+    assert finding.text.startswith("task 't': 40 questions resolve")
 
 
 def test_all_of_them_in_one_call() -> None:
