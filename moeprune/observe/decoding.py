@@ -16,10 +16,12 @@ class Completion:
     Attributes:
         ids: int32 token ids, with the end token where there is one, and with the stop text.
         finished: it ended by itself or at a stop text; else the budget was used up.
+        close: rounding within its batch could have chosen a token of it (where that was watched).
     """
 
     ids: Ids
     finished: bool
+    close: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

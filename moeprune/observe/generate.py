@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ def generate(
     Prompts of like length run side by side, padded on the left; those of equal length alone, where
     the model is code that comes with the checkpoint. Tokens that are drawn depend on the prompts of
     the batch that they are drawn in, and on no other batch; those of named draws on the name alone.
+    With names, and in single precision, a completion of which the batch's rounding could have
+    chosen a token is written once more, alone.
 
     Args:
         model: a causal language model; it is left as it was.
@@ -76,14 +79,7 @@ def generate(
             if not share.holds(number) or all(row in found for row in rows):
                 continue
             torch.manual_seed(_seed(how.seed, rows[0]))
-            done = _batch(
-                model,
-                [prompts[row] for row in rows],
-                how,
-                ends,
-                tokenizer,
-                None if names is None else [names[row] for row in rows],
-            )
+            done = _written(model, rows, prompts, how, ends, tokenizer, names)
             found |= zip(rows, done, strict=True)
             if on_done is not None:
                 on_done(rows, done)
@@ -141,6 +137,25 @@ def _groups(
         yield rows
 
 
+def _written(
+    model: Any,
+    rows: Sequence[int],
+    prompts: Sequence[Ids],
+    how: Decoding,
+    ends: Sequence[int],
+    tokenizer: Any,
+    names: Sequence[str] | None,
+) -> list[Completion]:
+    """Completions of one batch."""
+
+    def together(some: Sequence[int]) -> list[Completion]:
+        mine = None if names is None else [names[row] for row in some]
+        return _batch(model, [prompts[row] for row in some], how, ends, tokenizer, mine)
+
+    done = together(rows)
+    return [together([row])[0] if one.close else one for row, one in zip(rows, done, strict=True)]
+
+
 def _batch(
     model: Any,
     prompts: Sequence[Ids],
@@ -166,7 +181,8 @@ def _batch(
         pad_token_id=ends[0] if ends else 0,
         use_cache=True,
     )
-    stopping, watched = steered(how, names, tokenizer, rows=len(prompts), width=width)
+    exact = model.dtype in (torch.float32, torch.float64)
+    extra = steered(how, names, tokenizer, rows=len(prompts), width=width, exact=exact)
     with (
         quiet(),
         foreign_errors(
@@ -181,16 +197,20 @@ def _batch(
                 torch.from_numpy(ids_BS).to(input_device(model)),
                 attention_mask=torch.from_numpy(mask_BS).to(input_device(model)),
                 generation_config=settings,
-                **watched,
+                **extra.told,
             )
         except torch.OutOfMemoryError as problem:
             raise UsageError(
                 f"{len(prompts)} prompts of up to {width} tokens and what follows them do not "
                 "fit the GPU's memory; give a smaller --batch-tokens or --max-new-tokens."
             ) from problem
-    lengths = stopping.lengths if stopping else [None] * len(prompts)
+    lengths = extra.stopping.lengths if extra.stopping else [None] * len(prompts)
     lines = found_BS.cpu().numpy()[:, width:]
-    return [_ended(ids, ends, length) for ids, length in zip(lines, lengths, strict=True)]
+    done = [_ended(ids, ends, length) for ids, length in zip(lines, lengths, strict=True)]
+    if extra.ties is None:
+        return done
+    close = extra.ties.within([one.ids.size for one in done])
+    return [replace(one, close=near) for one, near in zip(done, close, strict=True)]
 
 
 def _ended(ids: Any, ends: Sequence[int], length: int | None) -> Completion:

@@ -145,7 +145,7 @@ class Asking:
             ends=end_tokens(self.live, self.tokenizer),
             batch_tokens=1 << 62,
             tokenizer=self.tokenizer,
-            names=names if how["temperature"] > 0 else None,
+            names=names,
         )
 
     def _report(self, *, total: int, note: str) -> None:

@@ -181,3 +181,46 @@ def splitmix64(name: bytes, number: int) -> int:
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & mask
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & mask
     return bits ^ (bits >> 31)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_what_rounding_could_choose_is_written_alone(temperature: float, tiny: Any) -> None:
+    """Every token has a twin in the head, and logits of a row in a batch move in the last bits."""
+    model, tokenizer = load_causal_lm(tiny("qwen3_moe")), load_tokenizer(tiny("qwen3_moe"))
+    with torch.no_grad():
+        model.lm_head.weight[1::2] = model.lm_head.weight[::2]
+
+    def moved(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(logits.shape[0])
+        noise = torch.randn(logits.shape, generator=generator)
+        return logits + 1e-6 * noise * (logits.shape[0] > 1)
+
+    asked = prompts(4)
+    names = [f"q{at}" for at in range(4)]
+    how: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 12}
+    want = written((model, tokenizer), asked, names=names, batch_tokens=1, **how)
+    hook = model.lm_head.register_forward_hook(moved)
+    try:
+        found = written((model, tokenizer), asked, names=names, **how)
+        plain = generate(
+            model, asked, how=Decoding(max_new_tokens=12), ends=(), batch_tokens=EVERYTHING
+        )
+    finally:
+        hook.remove()
+    assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in want]
+    # Twins of greedy decoding are ties in every step; drawn ones have luck of their own.
+    if temperature == 0:
+        assert [one.ids.tolist() for one in plain] != [one.ids.tolist() for one in want]
+
+
+def test_few_are_written_twice(live: tuple[Any, Any]) -> None:
+    model, _ = live
+    passes: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: passes.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+    )
+    try:
+        found = written(live, prompts(), names=[str(at) for at in range(9)])
+    finally:
+        hook.remove()
+    assert passes == [9] * 40 and not any(one.close for one in found)
