@@ -7,13 +7,14 @@ is full; how many fit is tried with the longest request of the task, so that no 
 from __future__ import annotations
 
 import gc
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from moeprune.evaluate.batching import DEFAULT_TOKENS, Room
+from moeprune.evaluate.batching import DEFAULT_TOKENS, LOGITS_BYTES, Room
 from moeprune.evaluate.forward import input_device
 from moeprune.evaluate.requests import Request
 
@@ -71,10 +72,13 @@ def _fits(model: Any, device: torch.device, *, rows: int, width: int) -> bool:
     ids = np.random.default_rng(0).integers(0, vocabulary, (rows, width))
     try:
         with torch.inference_mode():
-            model(input_ids=torch.from_numpy(ids).to(device), use_cache=True, logits_to_keep=1)
+            few = inspect.signature(model.forward).parameters.keys() & {"logits_to_keep"}
+            told = dict.fromkeys(few, 1)
+            model(input_ids=torch.from_numpy(ids).to(device), use_cache=True, **told)
     except torch.OutOfMemoryError:
         return False
     finally:
         gc.collect()
         torch.cuda.empty_cache()
-    return torch.cuda.max_memory_reserved(device) <= _OF_MEMORY * free
+    # The trial gives logits of one position; a pass of questions has more, and normalises them.
+    return torch.cuda.max_memory_reserved(device) + 2 * LOGITS_BYTES <= _OF_MEMORY * free

@@ -14,8 +14,8 @@ from moeprune.errors import UsageError
 from moeprune.evaluate.beginnings import common_size, worth
 from moeprune.evaluate.requests import Request
 
-LOGITS_BYTES = 1 << 28
-"""Bytes of float32 logits held at a time, as long as one sequence has no more."""
+LOGITS_BYTES = 1 << 29
+"""Bytes of the logits of a pass, as float32, as long as one sequence has no more."""
 
 DEFAULT_TOKENS = 8192
 """Tokens of a forward pass where nothing is tried: on a CPU more are no faster."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moeprune.errors import CheckpointError, UsageError
+from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
 from moeprune.evaluate.batching import LOGITS_BYTES
 from moeprune.evaluate.beginnings import Beginnings
 from moeprune.evaluate.encoding import Ids
@@ -25,6 +25,8 @@ from moeprune.evaluate.requests import Request
 # How far the rest of a batch moves a logit, in epsilons of the type times the largest logit of its
 # position. Of half precision, most is the rounding of the last step.
 _UNITS, _UNITS_OF_HALF = 64.0, 4.0
+# Of the logits that are made float32 and normalised at a time; that takes a few times as much.
+_PART_BYTES = 1 << 27
 
 
 class Forward:
@@ -71,6 +73,7 @@ class Forward:
         """One pass; what it finds of each piece, in the order of rows.
 
         Raises:
+            UnsupportedModelError: the model does not say what follows each token.
             UsageError: it does not fit the GPU's memory.
         """
         most = min(row.first for row in rows)
@@ -137,6 +140,11 @@ class Forward:
         logits: torch.Tensor = self._model(input_ids=ids, **options).logits
         if logits.shape[1] == len(positions):
             return logits
+        if logits.shape[1] != width - begun:
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} gives {logits.shape[1]} logits for {width - begun} "
+                "tokens, so what follows a text cannot be scored. Leave out tasks that score."
+            )
         return logits[:, places_P.to(logits.device)]
 
     def _chosen(
@@ -147,7 +155,7 @@ class Forward:
         # Letters are asked of one position: it is normalised once.
         places, back_N = np.unique(flat_N, return_inverse=True)
         total, best, scale = [], [], []
-        step = max(1, self._logits_bytes // (4 * logits_XV.shape[1]))
+        step = max(1, _PART_BYTES // (4 * logits_XV.shape[1]))
         for start in range(0, places.size, step):
             part = torch.from_numpy(places[start : start + step]).to(logits_XV.device)
             logits_NV = logits_XV[part].float()

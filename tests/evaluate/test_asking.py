@@ -325,6 +325,15 @@ def test_what_cannot_be_asked_is_said_in_one_line(tiny: Any, demo: Live) -> None
         model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(CheckpointError, match=r"question 'q\d+': .* log-probability nan"):
         asked((model, load_tokenizer(tiny("qwen3_moe"))), task_of("letters"))
+    model = load_causal_lm(tiny("qwen3_moe"))
+
+    def canvas(_: Any, __: Any, output: Any) -> Any:
+        output.logits = output.logits[:, :1]
+        return output
+
+    model.register_forward_hook(canvas)
+    with pytest.raises(UnsupportedModelError, match=r"gives 1 logits for \d+ tokens"):
+        asked((model, load_tokenizer(tiny("qwen3_moe"))), task_of("cloze"))
     task = task_of("generate")
     requests = requests_of(task, encoder=Encoder(demo[1], max_length=99), tokenizer=demo[1])
     with pytest.raises(UsageError, match="nothing lets a model write"):
