@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeprune.errors import CheckpointError
+
 PROMPTS = 8
 TOKENS = 256
 
@@ -29,10 +31,19 @@ def logits_probe(
 
     Returns:
         ``inputs``: hex SHA-256 of the token ids, ``logits``: of the logits as float32.
+
+    Raises:
+        CheckpointError: the model lacks a token.
     """
+    size = int(model.get_input_embeddings().num_embeddings)
     inputs, logits = hashlib.sha256(), hashlib.sha256()
     for ids in prompts[:PROMPTS]:
         ids_S = np.asarray(ids[:TOKENS], "<i8")
+        if ids_S.size and int(ids_S.max()) >= size:
+            raise CheckpointError(
+                f"the tokenizer gives token {int(ids_S.max())}, the model has {size}. The "
+                "tokenizer files belong to another model."
+            )
         inputs.update(len(ids_S).to_bytes(8, "little"))
         inputs.update(ids_S.tobytes())
         input_ids_BS = torch.from_numpy(ids_S.astype(np.int64))[None].to(device)

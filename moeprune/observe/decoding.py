@@ -55,8 +55,9 @@ def check_generates(model: Any) -> None:
     can = getattr(model, "can_generate", None)
     if can is None or not can():
         raise UnsupportedModelError(
-            f"{type(model).__name__} has no generate of transformers, so --mode decode cannot let "
-            "it write. Use --generations FILE with what another engine wrote, or --mode prefill."
+            f"{type(model).__name__} has no generate of transformers, so it cannot write here. "
+            "Calibrate with --generations FILE (what another engine wrote) or --mode prefill; "
+            "evaluate tasks whose answers are not written."
         )
 
 

@@ -187,7 +187,8 @@ def _batch(
         quiet(),
         foreign_errors(
             f"{type(model).__name__} fails while it writes",
-            "Use --generations FILE with what another engine wrote.",
+            "Let another engine write: calibrate reads that by --generations FILE, and compare by "
+            "what lm_eval logs.",
             error=CheckpointError,
             also=(ArithmeticError, AssertionError),
         ),
@@ -202,7 +203,8 @@ def _batch(
         except torch.OutOfMemoryError as problem:
             raise UsageError(
                 f"{len(prompts)} prompts of up to {width} tokens and what follows them do not "
-                "fit the GPU's memory; give a smaller --batch-tokens or --max-new-tokens."
+                "fit the GPU's memory; give a smaller --max-new-tokens, or a smaller batch "
+                "(calibrate --batch-tokens, eval --batch-size)."
             ) from problem
     lengths = extra.stopping.lengths if extra.stopping else [None] * len(prompts)
     lines = found_BS.cpu().numpy()[:, width:]

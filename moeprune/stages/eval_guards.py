@@ -11,6 +11,9 @@ from moeprune.core.run import Run
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.eval_tasks import Exam
 
+# What is expected of the unpruned model says nothing of another one that is alone.
+_OF_THE_WHOLE = ("below-expected", "near-chance")
+
 
 def setting(
     exam: Exam,
@@ -30,12 +33,15 @@ def setting(
         expected: task -> accuracy that the unpruned model is known to reach.
     """
     template = has_template(tokenizer)
+    # Asked of a template that is applied: another one may refuse what it is asked with.
+    applied = [task.protocol.chat_template for task in exam.tasks if task.kind != "perplexity"]
+    applied += [entry["protocol"]["chat_template"] for entry in exam.harness.entries.values()]
     return Setting(
         tasks=tuple(task for task in exam.tasks if task.kind != "perplexity"),
         harness=exam.harness.entries,
         corpora=tuple(task.name for task in exam.tasks if task.kind == "perplexity"),
         has_template=template,
-        knows_thinking=template and thinking_switch(tokenizer) is not None,
+        knows_thinking=template and any(applied) and thinking_switch(tokenizer) is not None,
         samples=asked.draws,
         effect=effect,
         expected=expected,
@@ -61,7 +67,7 @@ def before(seen: Setting, on_warning: Callable[[str], None] | None) -> tuple[Fin
 def after(
     runs: Sequence[Run], exam: Exam, seen: Setting, early: Sequence[Finding]
 ) -> tuple[Finding, ...]:
-    """All that they say; the first variant without a plan is the one to compare with.
+    """All that they say; the first variant that is the model as it is, is the base.
 
     Args:
         runs: the answers.
@@ -71,12 +77,13 @@ def after(
     """
     from moeprune.evaluate import guarding
 
-    whole = [number for number, run in enumerate(runs) if not run.variant]
-    base = runs[whole[0] if whole else 0]
+    whole = [run for run in runs if not run.variant]
+    base = whole[0] if whole else runs[0]
     answered = Answered(
         base=base,
         variants=tuple(run for run in runs if run is not base),
         tasks={task.name: task for task in exam.tasks},
         setting=seen,
     )
-    return guarding.in_all(early, guarding.after(answered))
+    found = guarding.in_all(early, guarding.after(answered))
+    return tuple(finding for finding in found if whole or finding.name not in _OF_THE_WHOLE)

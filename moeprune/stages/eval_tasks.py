@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.chat import has_template, rendered
+from moeprune.core.foreign import foreign_errors
 from moeprune.core.run import Key
 from moeprune.core.tasks import Protocol, Question, Task
-from moeprune.errors import UsageError
+from moeprune.errors import DomainError, UsageError
 from moeprune.plugins import known
 from moeprune.stages.eval_harness import Harness, read_harness_tasks
 from moeprune.stages.eval_model import AskedModel
@@ -133,17 +134,15 @@ def _texts(sources: Sources, split: str, words: EvalWords, tokenizer: Any) -> tu
     if not sources:
         return ()
     from moeprune.observe.domains import named_domains
-    from moeprune.observe.sources import read_source
 
-    template = words.chat_template is not False
     questions = [
         Question(
             id=f"{name}/{number}",
             domain=name,
-            text=_text(document, tokenizer, chat_template=template),
+            text=_text(document, tokenizer, chat_template=words.chat_template),
         )
         for name, source in named_domains(sources).items()
-        for number, document in enumerate(read_source(source, samples=words.chunks).documents)
+        for number, document in enumerate(_documents(source, words.chunks))
     ]
     protocol = Protocol(kind="perplexity", length=words.chunk, chat_template=words.chat_template)
     return (Task(name=split, protocol=protocol, questions=tuple(questions)),)
@@ -171,12 +170,29 @@ def _first(requests: Sequence[Request], chunks: int | None) -> tuple[Request, ..
     return tuple(found)
 
 
-def _text(document: Any, tokenizer: Any, *, chat_template: bool) -> str:
+def _documents(source: str, chunks: int | None) -> Iterable[Any]:
+    from moeprune.observe.sources import read_source, streamed
+
+    if streamed(source) and chunks is None:
+        raise UsageError(
+            f"{source}: of a dataset, say how many documents to read at most, and windows of them: "
+            "--chunks N."
+        )
+    return read_source(source, samples=chunks).documents
+
+
+def _text(document: Any, tokenizer: Any, *, chat_template: bool | None) -> str:
     if isinstance(document.text, str):
         return str(document.text)
-    if not chat_template or not has_template(tokenizer):
+    if not has_template(tokenizer) or not chat_template:
         raise UsageError(
             f"{document.where} holds 'messages', which only a chat template writes as one text. "
-            "Pass --chat-template on, or give rows with 'text'."
+            "Pass --chat-template on where the tokenizer has one, or give rows with 'text'."
         )
-    return rendered(tokenizer, document.text)
+    with foreign_errors(
+        f"{document.where}: the tokenizer's chat template refuses these messages",
+        "Give rows with 'text' instead.",
+        error=DomainError,
+        also=(ArithmeticError,),
+    ):
+        return rendered(tokenizer, document.text)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from plans import plan_keeping
-from questions import KINDS, choosing, every_kind, text, writing
+from questions import KINDS, choosing, every_kind, rows, text, writing
 from tiny import add_tokenizer, fill, tiny_checkpoint
 
 import moeprune
 from moeprune.core.run import Run
 from moeprune.errors import (
     CheckpointError,
+    DomainError,
     MismatchError,
     MoePruneError,
     OutputError,
@@ -319,3 +320,69 @@ def test_a_broken_model_is_said(tiny: Any, tasks: list[str], tmp_path: Path) -> 
     with pytest.raises(CheckpointError):
         ask(folder, None, tasks=tasks[:1])
     assert torch.get_num_threads() == 1
+
+
+def test_a_tokenizer_of_another_model(tasks: list[str], tmp_path: Path) -> None:
+    small = {"vocab_size": 60, **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 1)}
+    model = tiny_checkpoint("olmoe", tmp_path / "m", **small)
+    for words in ({"tasks": tasks[:1]}, {"tasks": tasks[2:3]}):
+        with pytest.raises(CheckpointError, match="belong to another model"):
+            ask(model, None, **words)
+
+
+def test_a_template_that_refuses_is_not_asked_where_it_is_off(
+    tiny: Any, tasks: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(tiny("olmoe"), folder)
+    template = "{{ raise_exception('only with a system message') }}"
+    (folder / "chat_template.jinja").write_text(template)
+    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert ask(folder, None, tasks=tasks[:1])[0].samples
+    chats = rows(
+        tmp_path / "c.jsonl",
+        [{"messages": [{"role": "user", "content": f"{n}"}]} for n in range(3)],
+    )
+    with pytest.raises(UsageError, match="--chat-template on where"):
+        ask(folder, None, corpus={"c": str(chats)})
+    with pytest.raises(DomainError, match="refuses these messages"):
+        ask(folder, None, corpus={"c": str(chats)}, chat_template=True)
+    (run,) = ask(tiny("olmoe"), None, corpus={"c": str(chats)}, chat_template=True)
+    assert run.samples[0].details["bytes"] > 20
+
+
+def test_a_dataset_of_the_hub_needs_a_number(tiny: Any) -> None:
+    with pytest.raises(UsageError, match="--chunks N"):
+        ask(tiny("olmoe"), None, held_out={"c": "hf:org/data:test:text"})
+
+
+def test_long_answers_are_looked_at_for_loops(tiny: Any, tmp_path: Path) -> None:
+    file = writing(tmp_path / "prompts.jsonl", 3)
+    words: dict[str, Any] = {"degeneration": file, "chat_template": False}
+    (run,) = ask(tiny("olmoe"), None, **words)
+    (name,) = run.tasks
+    assert name == "degeneration-prompts"
+    assert run.tasks[name]["protocol"]["max_new_tokens"] == 256  # half of what the model reads
+    assert all(sample.tokens == 256 or not sample.truncated for sample in run.samples)
+    assert run.tasks[name]["summary"]["loops"] is not None
+    (short,) = ask(tiny("olmoe"), None, tasks=file, max_new_tokens=9, **words)
+    assert list(short.tasks) == ["prompts", name]
+    assert short.tasks[name]["protocol"]["max_new_tokens"] == 9
+
+
+def test_what_is_expected_of_the_whole_model_is_not_asked_of_a_pruned_one(
+    tiny: Any, tmp_path: Path
+) -> None:
+    model = tiny("qwen3_moe")
+    plan = plan_keeping(model, [range(9)] * 3)
+    file = choosing(tmp_path / "a.jsonl", 12)
+    words: dict[str, Any] = {"tasks": file, "chat_template": False, "expected": {"a": 1.0}}
+    (whole,) = ask(model, None, **words)
+    assert "below-expected" in {guard["name"] for guard in whole.guards}
+    (pruned,) = ask(model, None, plan=plan, **words)
+    assert not {"below-expected", "near-chance"} & {guard["name"] for guard in pruned.guards}
+    assert whole.tasks["a"]["sha256"] == pruned.tasks["a"]["sha256"]
+    (unasked,) = ask(model, None, tasks=file, chat_template=False)
+    assert unasked.tasks["a"]["sha256"] == whole.tasks["a"]["sha256"]
