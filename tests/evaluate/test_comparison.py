@@ -309,14 +309,14 @@ def test_a_score_on_its_own_scale_is_no_accuracy() -> None:
         ]
 
     told = {"sum": {"kind": "lm_eval", "metric": "rouge"}}
-    base = run("native", rows([30, 40, 50, 20, 33]), tasks=told)
-    other = run("v", rows([20, 30, 50, 10, 31]), tasks=told)
+    base = run("native", rows([3, 4, 5, 2, 3.3]), tasks=told)
+    other = run("v", rows([2, 3, 5, 1, 3.1]), tasks=told)
     found = compare_runs(base, [other])
     own = found.variants[0]
     part = own.tasks["sum"].overall
-    assert (part.scale, part.points) == (1, pytest.approx(-6.4))
+    assert (part.scale, part.points) == (1, pytest.approx(-0.64))
     assert own.worst is None and own.pooled is None and own.mean_of_tasks is None
-    low, high = stats.ttest_rel([20, 30, 50, 10, 31], [30, 40, 50, 20, 33]).confidence_interval()
+    low, high = stats.ttest_rel([2, 3, 5, 1, 3.1], [3, 4, 5, 2, 3.3]).confidence_interval()
     assert (part.low, part.high) == (pytest.approx(low), pytest.approx(high))
     with pytest.raises(UsageError, match="v has no accuracy"):
         compare_runs(base, [other], limit=Limit(points=1))
@@ -519,6 +519,18 @@ def test_a_limit_finds_what_lost_more() -> None:
             Limit(points=points)
     with pytest.raises(UsageError, match="no way to look"):
         Limit(points=1, by="question")
+
+
+def test_what_is_significant_is_so_after_the_correction() -> None:
+    """Six flips one way: p = 0.031 alone, and 0.063 as one of two."""
+    base = run("n", answers("t", "1" * 50))
+    alone = compare_runs(base, [run("v", answers("t", flipped("1" * 50, 6, 0)))])
+    assert alone.variants[0].tasks["t"].overall.significant
+    limit = Limit(points=1, significant=True)
+    variants = [run("v", answers("t", flipped("1" * 50, 6, 0))), run("w", answers("t", "1" * 50))]
+    found = compare_runs(base, variants, limit=limit)
+    assert not found.variants[0].tasks["t"].overall.significant and found.regressions == ()
+    assert found.variants[0].tasks["t"].overall.p < 0.05
 
 
 @pytest.mark.parametrize("missing", ["answer", "task"])
