@@ -31,6 +31,10 @@ def _written(
 ) -> Iterator[Section]:
     """Tasks by variants; shares as they are, lengths as changes."""
     names = list(dict.fromkeys(name for one in found.variants for name in one.tasks))
+    every = [part for one in found.variants for name in names if (part := _part(one, name, of))]
+    if every and all(part.scale != 1 and part.base == part.variant == 0 for part in every):
+        yield Section(title, [], ["None, of any model."])
+        return
     for start in range(0, len(found.variants), COLUMNS):
         block = found.variants[start : start + COLUMNS]
         rows = [["task", found.base, *(one.name for one in block)]]

@@ -31,7 +31,7 @@ COLUMNS = 4  # variants beside each other
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table with a title, and lines under it; the first row names the columns."""
+    """A table with a title, and lines under it; the first row, if any, names the columns."""
 
     title: str
     rows: Sequence[Sequence[str]]

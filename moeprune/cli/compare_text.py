@@ -29,7 +29,8 @@ def comparison_text(found: Comparison, *, all_domains: bool, by_seed: bool) -> s
     lines = [printable(_head(found))]
     for section in _all(found, all_domains, by_seed):
         cells = [[_clipped(cell) for cell in row] for row in section.rows]
-        lines += ["", printable(section.title), table(cells), *_wrapped(section.notes)]
+        shown = [table(cells)] if cells else []
+        lines += ["", printable(section.title), *shown, *_wrapped(section.notes)]
     return "\n".join([*lines, "", *_wrapped(_said(found))])
 
 
@@ -37,8 +38,9 @@ def comparison_markdown(found: Comparison, *, all_domains: bool, by_seed: bool) 
     """The same for a model card or a comment: one table a section."""
     blocks = [f"**{markdown.escape(_head(found))}**"]
     for section in _all(found, all_domains, by_seed):
-        head, *rows = [[_cell(cell.strip()) for cell in row] for row in section.rows]
-        blocks += [f"**{markdown.escape(section.title)}**", markdown.table(head, rows)]
+        blocks.append(f"**{markdown.escape(section.title)}**")
+        rows = [[_cell(cell.strip()) for cell in row] for row in section.rows]
+        blocks += [markdown.table(rows[0], rows[1:])] if rows else []
         blocks += [markdown.escape(note) for note in section.notes]
     blocks += [f"- {markdown.escape(line)}" for line in _said(found)]
     return "\n\n".join(blocks)
@@ -90,6 +92,13 @@ def _legend(found: Comparison) -> Iterator[str]:
     other = any(part.seeds > 1 or part.to_wrong is None for part in parts)
     tests = ["exact McNemar"] * plain + ["sign-flip test of each question's mean"] * other
     overall = found.families["overall"]
+    apart = any(
+        part.low is not None
+        and part.high is not None
+        and not part.low <= 0 <= part.high
+        and part.p >= 1 - found.level
+        for part in parts
+    )
     yield (
         "lost/won: answers right in the base alone / in the variant alone. "
         f"p: {' or '.join(tests)}, two-sided. Holm p: over "
@@ -97,6 +106,7 @@ def _legend(found: Comparison) -> Iterator[str]:
         + (f", of all tasks together over {overall}" if overall > 1 else "")
         + ". resolves: the smallest change that so many questions show as significant, with as "
         "many flips as were seen."
+        + (" Where an interval leaves 0 out and p is not small, p decides." * apart)
     )
 
 

@@ -245,6 +245,20 @@ def test_names_cannot_break_a_table_or_drive_a_terminal(
     assert "\x1b" not in out and "| v\\`\\<b\\> | t \\| x | 2 |" in out
 
 
+def test_the_legend_says_what_decides_where_interval_and_p_disagree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, right in (("n", "1" * 40), ("four", "0000" + "1" * 36), ("one", "0" + "1" * 39)):
+        (tmp_path / name).mkdir()
+        rows = answers("gsm8k", right, truncated=False, tokens=5)
+        run(name, rows).save(tmp_path / name)
+    for name, told in (("four", True), ("one", False)):
+        assert main(["compare", str(tmp_path / "n"), str(tmp_path / name)]) == 0
+        out = capsys.readouterr().out
+        assert ("p decides." in " ".join(out.split())) is told
+        assert "answers cut off by their budget\nNone, of any model.\n" in out
+
+
 def test_texts_alone_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, cost in (("n", 50.0), ("v", 70_000.0)):
         (tmp_path / name).mkdir()
