@@ -65,14 +65,15 @@ def _share(part: Difference | None) -> str:
 
 
 def _perplexity(found: Comparison) -> Iterator[Section]:
-    rows = [["texts", "n", found.base, "variant", "change, %", "p"]]
+    rows = [["variant", "texts", "n", found.base, "perplexity", "change, %", "p"]]
     for variant in found.variants:
         for name, texts in variant.perplexity.items():
             limits = texts.ratio_interval
             between = "" if limits is None else f" [{growth(limits.low)}, {growth(limits.high)}]"
             rows.append(
                 [
-                    f"{variant.name}, {name}",
+                    variant.name,
+                    name,
                     f"{texts.windows:,}",
                     number(texts.baseline, 3),
                     number(texts.variant, 3),

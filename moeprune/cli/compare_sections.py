@@ -221,10 +221,10 @@ def _marked(part: Difference) -> str:
 
 
 def _seeds(found: Comparison) -> Iterator[Section]:
-    rows = [["seed by seed", "n", "change, points", "lost/won", "p", "Holm p"]]
+    rows = [["variant", "task", "seed", "n", "change, points", "lost/won", "p"]]
     for variant in found.variants:
         for name, task in variant.tasks.items():
             for seed, part in task.by_seed.items():
-                rows.append([f"{variant.name}, {name}, {seed}", *_short(part)])
+                rows.append([variant.name, name, str(seed), *_short(part)[:-1]])
     if len(rows) > 1:
         yield Section("each seed alone: its p-values are not corrected", rows)

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 _NUMBERS = re.compile(r"[-+0-9.,%/<\[\] ]+")
 _WIDTH = 100
-_WIDEST = 26  # characters of a name in a table
+_MANY, _NARROW = 4, 14  # columns, and characters of their names where there are more
+_WIDEST, _NAME = 26, 19  # characters of a name in a table
 
 
 def comparison_text(found: Comparison, *, all_domains: bool, by_seed: bool) -> str:
     """What ``moeprune compare`` prints."""
     lines = [printable(_head(found))]
     for section in _all(found, all_domains, by_seed):
-        cells = [[_clipped(cell) for cell in row] for row in section.rows]
+        cells = _fitting(section.rows)
         shown = [table(cells)] if cells else []
         lines += ["", printable(section.title), *shown, *_wrapped(section.notes)]
     return "\n".join([*lines, "", *_wrapped(_said(found))])
@@ -95,8 +96,7 @@ def _legend(found: Comparison) -> Iterator[str]:
     apart = any(
         part.low is not None
         and part.high is not None
-        and not part.low <= 0 <= part.high
-        and part.p >= 1 - found.level
+        and (part.low <= 0 <= part.high) is (part.p < 1 - found.level)
         for part in parts
     )
     yield (
@@ -105,8 +105,7 @@ def _legend(found: Comparison) -> Iterator[str]:
         f"{plural(found.families['tasks'], 'test')} of variants x tasks"
         + (f", of all tasks together over {overall}" if overall > 1 else "")
         + ". resolves: the smallest change that so many questions show as significant, with as "
-        "many flips as were seen."
-        + (" Where an interval leaves 0 out and p is not small, p decides." * apart)
+        "many flips as were seen." + (" Where an interval and p disagree, p decides." * apart)
     )
 
 
@@ -140,7 +139,16 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _clipped(cell: str) -> str:
+def _fitting(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Cells that leave a table within the width of a terminal."""
+    first = _NAME if rows and rows[0][0] == "variant" else _WIDEST
+    cells = [[_clipped(row[0], first), *map(_clipped, row[1:])] for row in rows]
+    if cells and len(cells[0]) > _MANY:  # names of variants beside each other
+        cells[0] = [_clipped(cell, _NARROW) for cell in cells[0]]
+    return cells
+
+
+def _clipped(cell: str, width: int = _WIDEST) -> str:
     """A long name by its end, where names of paths and domains differ."""
     cell = printable(cell)
-    return cell if len(cell) <= _WIDEST else f"…{cell[1 - _WIDEST :]}"
+    return cell if len(cell) <= width else f"…{cell[1 - width :]}"

@@ -224,7 +224,7 @@ def test_many_domains_are_cut_short_and_names_too(
     assert main(args) == 0
     out = capsys.readouterr().out
     assert "8 more: --all-domains, or --json." in out
-    assert max(map(len, out.splitlines())) <= 110
+    assert max(map(len, out.splitlines())) <= 100
     assert main([*args, "--all-domains"]) == 0
     assert "number 19" in capsys.readouterr().out
 
@@ -265,7 +265,7 @@ def test_texts_alone_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[
         run(name, texts("wiki", [cost])).save(tmp_path / name)
     assert main(["compare", str(tmp_path / "n"), str(tmp_path / "v")]) == 0
     out = capsys.readouterr().out
-    assert "148.413  1.8e+308  +1.8e+308 x  1.000" in out and "worst domain" not in out
+    assert "148.413    1.8e+308  +1.8e+308 x  1.000" in out and "worst domain" not in out
 
 
 def test_seeds_are_shown_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +279,8 @@ def test_seeds_are_shown_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert "5 questions, native 80.00%, 3 seeds each" in out and "sign-flip" in out
     assert "each seed alone" not in out
     assert main([*args, "--by-seed"]) == 0
-    assert "v, aime, 2" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert ["v", "aime", "2"] in [line.split()[:3] for line in lines]
 
 
 def test_compare_imports_no_torch(runs: Path) -> None:
