@@ -13,6 +13,9 @@ from typing import Any
 from moeprune.artefact import canonical_json, sha256_bytes
 from moeprune.errors import UsageError
 
+# Colder, logits over the temperature overflow.
+_COLDEST = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -126,8 +129,10 @@ class Protocol:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{name} {value} must be at least {least}.")
-        if not 0 <= self.temperature < math.inf:
-            raise UsageError(f"temperature {self.temperature} must be 0 (greedy) or above.")
+        if self.temperature != 0 and not _COLDEST <= self.temperature < math.inf:
+            raise UsageError(
+                f"temperature {self.temperature} must be 0 (greedy), or {_COLDEST} or more."
+            )
         if self.shots_draw not in ("first", "seeded"):
             raise UsageError(f"shots_draw {self.shots_draw!r} is neither 'first' nor 'seeded'.")
         if self.expected is not None and not 0 <= self.expected <= 1:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moeprune.core.foreign import foreign_errors
 from moeprune.errors import UsageError
 
 Ids = NDArray[np.int32]
@@ -71,10 +72,16 @@ class Encoder:
         """Ids of a text that goes on: with what the tokenizer puts before it, not after it.
 
         A text that starts with the begin token (a chat template wrote it) is given no second one.
+
+        Raises:
+            UsageError: the tokenizer fails on it.
         """
         special = special and not (self._begin and text.startswith(self._begin))
-        # verbose=False: what is too long is cut or refused here, the tokenizer need not warn.
-        found = self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        with foreign_errors(
+            f"the tokenizer fails on {_short(text)}", "Leave the text out.", error=UsageError
+        ):
+            # verbose=False: what is too long is cut or refused here, the tokenizer need not warn.
+            found = self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
         if special and self._num_ends:
             found = found[: -self._num_ends]
         return np.asarray(found, np.int32)

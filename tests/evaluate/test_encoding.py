@@ -198,3 +198,9 @@ def test_without_begin_and_end_tokens_nothing_can_be_first() -> None:
         encoder.pair("", "y")
     with pytest.raises(UsageError, match="leaves nothing to predict"):
         Encoder(tokenizer, max_length=1)
+
+
+def test_a_text_that_is_none_is_named() -> None:
+    encoder = Encoder(merging("$A"), max_length=9)
+    with pytest.raises(UsageError, match=r"question 'q': the tokenizer fails on '\\ud800 b'"):
+        to_score(Question(id="q", domain="d", text=""), [("\ud800 b", "x")], encoder=encoder)

@@ -32,7 +32,7 @@ PROTOCOLS = st.fixed_dictionaries(
         "chat_template": st.booleans(),
         "system": WORDS,
         "stop": st.lists(WORDS.filter(bool), max_size=3),
-        "temperature": st.floats(0, 2),
+        "temperature": st.just(0.0) | st.floats(1e-6, 2),
         "seed": st.integers(0, 2**31),
         "expected": st.floats(0, 1),
     },
