@@ -402,7 +402,10 @@ def identical(**values: Any) -> Run:
     ("probes", "told"),
     [
         (({}, {}), "answers every question (4) exactly as native does"),
-        (({"inputs": "i", "logits": "l"},) * 2, "the same logits as native, bit for bit"),
+        (
+            ({"inputs": "i", "logits": "l"},) * 2,
+            "the same answers and the same logits as native, bit for bit",
+        ),
         (({"inputs": "i", "logits": "l"}, {"inputs": "i", "logits": "m"}), None),
         (
             ({"inputs": "i", "logits": "l"}, {"inputs": "j", "logits": "m"}),
@@ -420,9 +423,11 @@ def test_a_variant_to_which_nothing_was_done_is_noticed(
     assert itself.warnings == ("v is the base itself; every difference is 0.",)
 
 
-def test_one_other_answer_is_no_identical_run() -> None:
-    found = compare_runs(run("n", answers("t", "1101")), [run("v", answers("t", "1100"))])
-    assert not found.warnings
+@pytest.mark.parametrize("probe", [{}, {"inputs": "i", "logits": "l"}])
+def test_one_other_answer_is_no_identical_run(probe: dict[str, str]) -> None:
+    """Even of the same probe: none of its tokens may visit what was removed."""
+    base = run("n", answers("t", "1101"), probe=probe)
+    assert not compare_runs(base, [run("v", answers("t", "1100"), probe=probe)]).warnings
 
 
 def test_other_number_types_and_guards_are_told() -> None:

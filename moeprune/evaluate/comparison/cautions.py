@@ -80,22 +80,24 @@ def _lacking_seeds(base: Run, joined: Joined) -> Iterator[str]:
 
 def _same(base: Run, variant: Run, joined: Joined, *, itself: bool) -> Iterator[str]:
     """A patch that was never applied answers everything as the base does."""
-    pairs = [pair for task in joined.pairs.values() for pair in task]
     if itself:
         yield f"{variant.name} is the base itself; every difference is 0."
+        return
+    pairs = [pair for task in joined.pairs.values() for pair in task]
+    if not all(one == other for one, other in pairs):
         return
     probes = [run.probe for run in (base, variant)]
     comparable = all(probe.get("logits") for probe in probes)
     comparable = comparable and probes[0].get("inputs") == probes[1].get("inputs")
-    if comparable and probes[0]["logits"] == probes[1]["logits"]:
-        yield (
-            f"{variant.name} gives the same logits as {base.name}, bit for bit: nothing was "
-            "changed in the model that was evaluated."
-        )
-    elif not comparable and all(one == other for one, other in pairs):
+    if not comparable:
         yield (
             f"{variant.name} answers every question ({len(pairs)}) exactly as {base.name} does: "
             "check that it is another model, and that the plan was applied."
+        )
+    elif probes[0]["logits"] == probes[1]["logits"]:
+        yield (
+            f"{variant.name} gives the same answers and the same logits as {base.name}, bit for "
+            "bit: nothing was changed in the model that was evaluated."
         )
 
 
