@@ -31,7 +31,13 @@ _SHARE = 100
 
 
 def progress_file(output: Path) -> Path:
-    """Where what is measured is kept while it is measured."""
+    """Where what is measured is kept while it is measured.
+
+    Raises:
+        OutputError: the output has no name.
+    """
+    if not output.name:
+        raise OutputError(f"{output} is no name for an output. Name a file or folder in it.")
     return output.with_name(output.name + ".progress")
 
 

@@ -117,13 +117,35 @@ def test_one_line_on_what_is_wrong(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     writing(tmp_path / "a.jsonl")
-    assert main(["eval", str(tiny("olmoe")), "-o", "run", "--device", "cpu", *options]) == 2
+    model = str(tiny("olmoe"))
+    capsys.readouterr()
+    assert main(["eval", model, "-o", "run", "--device", "cpu", *options]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     (line,) = shown.err.splitlines()
     assert line.startswith("moeprune: ")
     assert match in line
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("output", [".", "/", "..", "a/.."])
+@pytest.mark.parametrize("command", ["eval", "calibrate"])
+def test_an_output_without_a_name(
+    command: str,
+    output: str,
+    tiny: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    choosing(tmp_path / "a.jsonl")
+    asked = ["--tasks", "a.jsonl"] if command == "eval" else ["--domain", "a=a.jsonl"]
+    model = str(tiny("olmoe"))
+    capsys.readouterr()
+    assert main([command, model, "-o", output, *asked]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("moeprune: ")
 
 
 def test_a_comma_in_a_file_name(
