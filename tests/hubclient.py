@@ -49,6 +49,7 @@ def call_client(
 def _main() -> None:
     from moeprune.errors import MoePruneError
     from moeprune.hub.resolve import resolve_model
+    from moeprune.stages.eval import eval as evaluate
     from moeprune.stages.export import export
     from moeprune.stages.inspect import inspect
     from moeprune.stages.push import push
@@ -59,6 +60,7 @@ def _main() -> None:
         "resolve": resolve_model,
         "export": export,
         "inspect": inspect,
+        "eval": lambda *args, **options: json.dumps(evaluate(*args, **options)[0].header()),
         "verify": lambda *args, **options: json.dumps(verify(*args, **options).to_json()),
     }
     outcomes = []

@@ -72,6 +72,8 @@ def cli() -> None:
       moeprune inspect MODEL
       moeprune calibrate MODEL -o stats.safetensors
       moeprune plan stats.safetensors -o plan.json --method mesa --ratio 0.25
+      moeprune eval MODEL -o runs --tasks questions.jsonl --variants variants.toml
+      moeprune compare runs
       moeprune export MODEL -o OUT --plan plan.json
       moeprune verify OUT --source MODEL
 
