@@ -20,7 +20,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.errors import CheckpointError, MoePruneError, UnsupportedModelError, UsageError
 from moeprune.hub.resolve import resolve_model, source_name
 from moeprune.stages.exported import RECORD, Exported, exported
-from moeprune.stages.identify import OpenModel, open_model
+from moeprune.stages.identify import OpenModel, check_unchanged, open_model
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.runnable import check_trusted
 from moeprune.stages.stored import check_runnable
@@ -142,7 +142,8 @@ class AskedModel:
         """The model in memory.
 
         Raises:
-            CheckpointError: it cannot be loaded whole, or its numbers are not what is stored.
+            CheckpointError: it cannot be loaded whole, its files have changed, or its numbers are not
+                what they hold.
             UsageError: it does not fit.
         """
         from moeprune.observe.load import load_causal_lm
@@ -155,6 +156,7 @@ class AskedModel:
             trust_remote_code=trust_remote_code or self.own_code,
         )
         if self.opened is not None:
+            check_unchanged(self.opened)
             check_fetched(live, self.opened.layout)
             check_numbers(self.index, self.opened.layout, live)
         return live

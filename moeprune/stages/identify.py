@@ -100,5 +100,5 @@ def check_unchanged(opened: OpenModel) -> None:
     ):
         raise CheckpointError(
             f"{now.path} was changed while it was being loaded, so it is not known which model "
-            "would be measured. Calibrate again when its files are complete."
+            "would be measured. Start again when its files are complete."
         )
