@@ -186,6 +186,22 @@ def test_another_prompt_or_another_target_is_no_pair(written: Path, tmp_path: Pa
             join(one, changed, ["lm_eval:both"])
 
 
+def test_another_budget_or_other_shots_are_no_pair(written: Path, tmp_path: Path) -> None:
+    ((_, one),) = read_results(written / "other")
+    for name, task, change in (
+        ("generation", "lm_eval:gen", ('"max_gen_toks": 8', '"max_gen_toks": 512')),
+        ("shots", "lm_eval:both", ('"mc_a": 0', '"mc_a": 5')),
+    ):
+        folder = tmp_path / name
+        shutil.copytree(folder_of(written, "other"), folder)
+        path = newest(folder, "results_")
+        assert change[0] in path.read_text()
+        path.write_text(path.read_text().replace(*change))
+        ((_, changed),) = read_results(folder)
+        with pytest.raises(MismatchError, match=f"differ in {name}"):
+            join(one, changed, [task])
+
+
 def test_samples_can_be_read_without_the_results_file(written: Path, tmp_path: Path) -> None:
     shutil.copytree(folder_of(written, "other"), tmp_path / "bare")
     newest(tmp_path / "bare", "results_").unlink()

@@ -53,16 +53,16 @@ def _left_out(base: Run, variant: Run, joined: Joined) -> Iterator[str]:
         if task not in joined.pairs:
             yield f"{variant.name} was not asked task {task}."
         elif count:
-            yield (
-                f"task {task}: {count} answers of {base.name} have no counterpart in "
-                f"{variant.name} and are left out."
-            )
+            yield _lacks(task, count, base, variant)
     for task, count in joined.only_variant.items():
         if count:
-            yield (
-                f"task {task}: {count} answers of {variant.name} have no counterpart in "
-                f"{base.name} and are left out."
-            )
+            yield _lacks(task, count, variant, base)
+
+
+def _lacks(task: str, count: int, one: Run, other: Run) -> str:
+    whose = f"{count} answers of {one.name} have" if count > 1 else f"an answer of {one.name} has"
+    left = "are" if count > 1 else "is"
+    return f"task {task}: {whose} no counterpart in {other.name}, and {left} left out."
 
 
 def _lacking_seeds(base: Run, joined: Joined) -> Iterator[str]:

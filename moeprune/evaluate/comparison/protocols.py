@@ -31,7 +31,7 @@ def check_protocol(base: Run, variant: Run, task: str) -> None:
 def _differences(
     one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    for key in ("kind", "version", "shots"):
+    for key in ("kind", "version", "shots", "generation"):
         if key in one and key in other and not _agree(one[key], other[key]):
             yield key, one[key], other[key]
     if "sha256" not in one or one["sha256"] == other.get("sha256", one["sha256"]):

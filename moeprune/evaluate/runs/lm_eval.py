@@ -91,11 +91,18 @@ def _entry(
     versions, shots = _merged(told, "versions"), _merged(told, "n-shot")
     better = _merged(told, "higher_is_better").get(answered[0][0].domain)
     parts = [samples[0].domain for samples in answered]
+    configs = _merged(told, "configs")
+    written = {
+        name: configs[name]["generation_kwargs"]
+        for name in parts
+        if isinstance(configs.get(name), Mapping) and configs[name].get("generation_kwargs")
+    }
     scores = dict.fromkeys(name for sample in answered[0] for name in sample.metrics)
     return {
         "kind": "lm_eval",
         "version": {name: str(versions[name]) for name in parts if name in versions},
         "shots": {name: shots[name] for name in parts if name in shots},
+        "generation": written,
         "metric": next(iter(scores), None),
         **({"higher_is_better": better} if isinstance(better, Mapping) else {}),
     }
