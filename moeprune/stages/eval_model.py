@@ -142,8 +142,8 @@ class AskedModel:
         """The model in memory.
 
         Raises:
-            CheckpointError: it cannot be loaded whole, its files have changed, or its numbers are not
-                what they hold.
+            CheckpointError: it cannot be loaded whole, its files have changed, or its numbers are
+                not what they hold.
             UsageError: it does not fit.
         """
         from moeprune.observe.load import load_causal_lm

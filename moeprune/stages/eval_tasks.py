@@ -19,7 +19,7 @@ from moeprune.stages.eval_words import HARNESS, EvalWords, Sources
 if TYPE_CHECKING:
     from moeprune.evaluate.requests import Request
 
-TUNING, HELD_OUT = "tuning", "held-out"
+TUNING, HELD_OUT = "perplexity-tuning", "perplexity-held-out"
 _LONG = 1024  # tokens that a model may write where loops are looked for, if it reads twice that
 
 

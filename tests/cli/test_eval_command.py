@@ -34,15 +34,15 @@ def test_one_run(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     head = ["task", "kind", "n", "accuracy", "±", "worst", "domain", "truncated", "p99", "tokens"]
     assert lines[1].split()[: len(head)] == head
     rows = {line.split()[0]: line.split() for line in lines[2:7]}
-    assert list(rows) == ["letters", "cloze", "generate", "degeneration", "held-out"]
+    assert list(rows) == ["letters", "cloze", "generate", "degeneration", "perplexity-held-out"]
     run = Run.load(out)
     summary = run.tasks["letters"]["summary"]
     assert rows["letters"][2] == "7"
     assert rows["letters"][3] == f"{summary['accuracy']:.1%}"
     worst = summary["worst_domain"]
     assert rows["letters"][5:7] == [worst, f"{summary['domains'][worst]['accuracy']:.1%}"]
-    perplexity = run.tasks["held-out"]["summary"]["perplexity"]["per_token"]
-    assert f"{perplexity:.4g}" in rows["held-out"]
+    perplexity = run.tasks["perplexity-held-out"]["summary"]["perplexity"]["per_token"]
+    assert f"{perplexity:.4g}" in rows["perplexity-held-out"]
     assert lines[-1] == f"  moeprune compare BASE {shlex.quote(str(out))}"
     assert shown.err.count("warning: tasks 'letters', ") == 1
 

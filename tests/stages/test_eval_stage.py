@@ -77,7 +77,7 @@ def test_every_kind_of_task(
 ) -> None:
     (run,) = ask(tiny("qwen3_moe"), tmp_path / "run", tasks=tasks, held_out=corpus)
     assert [task["kind"] for task in run.tasks.values()] == list(KINDS)
-    assert list(run.tasks) == [*KINDS[:4], "held-out"]
+    assert list(run.tasks) == [*KINDS[:4], "perplexity-held-out"]
     assert Run.load(tmp_path / "run") == run
     for name, task in run.tasks.items():
         samples = run.of_task(name)
