@@ -109,6 +109,15 @@ def test_batches_and_order_do_not_matter(
     check_same([found[sample.key] for sample in want], want)
 
 
+@pytest.mark.parametrize("kind", ["cloze", "generate"])
+def test_one_at_a_time_nothing_matters_in_half_precision_either(kind: str, demo: Live) -> None:
+    path = calibration_folder() / "demo" / "model"
+    live, task = (load_causal_lm(path, dtype="bfloat16"), demo[1]), task_of(kind)
+    want = asked(live, task, batch_size=1)
+    turned = replace(task, questions=task.questions[::-1])
+    assert asked(live, turned, batch_size=1)[::-1] == want
+
+
 @torch.inference_mode()
 def slow_loglik(live: Live, context: str, ending: str) -> float:
     """One unpadded pass, every logit, the sum token by token."""
