@@ -10,9 +10,9 @@ from transformers import LogitsProcessor
 
 from moeprune.observe.paired_draws import PairedDraws
 
-# How far the rest of a batch moves a logit, in epsilons times the largest logit: measured, five
-# times over (moeprune/evaluate/forward.py has the same).
-_UNITS = 64.0
+# How far the rest of a batch moves a logit, in epsilons times the largest logit; as measured for
+# moeprune/evaluate/forward.py.
+_UNITS = 128.0
 
 
 class NearTies(LogitsProcessor):

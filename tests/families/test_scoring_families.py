@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ def apart(found: Sequence[Found], want: Sequence[Found]) -> float:
         *(pytest.param(name, id=name, marks=pytest.mark.families) for name in family_files()),
     ],
 )
-def test_side_by_side_is_alone(name: str, tmp_path: Path, record_property: Any) -> None:
+def test_side_by_side_is_alone(name: str, tmp_path: Path) -> None:
     path = write_checkpoint(family_data(name), tmp_path / "m")
     # Another copy: models of pictures remember where the last batch stood.
     forward, alone = (Forward(load_causal_lm(path, dtype="float32")) for _ in range(2))
@@ -68,4 +67,3 @@ def test_side_by_side_is_alone(name: str, tmp_path: Path, record_property: Any) 
     for rows in batches:
         want = [found for row in rows for found in alone.run([row])]
         assert apart(forward.run(rows), want) < 1, name
-    record_property("figure", f"{name}: beginnings kept: {forward._beginnings.usable}")
