@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from moeprune.cli.compare_beside import beside_sections
-from moeprune.cli.compare_cells import p_value, plural
+from moeprune.cli.compare_cells import p_value, place, plural
 from moeprune.cli.compare_sections import Section, sections
 from moeprune.cli.compare_tradeoff import tradeoff_sections
 from moeprune.cli.options import printable
@@ -52,9 +52,15 @@ def regression_text(found: Sequence[Regression], limit: float) -> str:
     first, more = found[0], len(found) - 1
     rest = f" ({plural(more, 'more regression')})" if more else ""
     return (
-        f"{first.variant} lost {-first.points:.2f} points on {first.place}, more than the "
+        f"{first.variant} lost {-first.points:.2f} points on {_where(first)}, more than the "
         f"{limit:g} allowed{rest}."
     )
+
+
+def _where(one: Regression) -> str:
+    if one.task is None:
+        return "all questions"
+    return one.task if one.domain is None else place(one.task, one.domain)
 
 
 def _all(found: Comparison, all_domains: bool, by_seed: bool) -> Iterator[Section]:
@@ -77,7 +83,7 @@ def _said(found: Comparison) -> Iterator[str]:
     yield from _not_ruled_out(found)
     yield from (f"warning: {line}" for line in found.warnings)
     yield from (
-        f"regression: {one.variant} lost {-one.points:.2f} points on {one.place}, p "
+        f"regression: {one.variant} lost {-one.points:.2f} points on {_where(one)}, p "
         f"{p_value(one.p, sign=True)}"
         for one in found.regressions
     )

@@ -129,6 +129,7 @@ def test_a_regression_is_exit_code_1_and_says_which(
     assert main(["compare", *everything]) == 1
     streams = capsys.readouterr()
     found = json.loads(streams.out)["regressions"]
+    assert " points on gsm8k, more than the 0 allowed (" in streams.err
     assert len(found) > 5 and "more regressions)" in streams.err
     assert main(["compare", *pair, "--fail-on-regression", "1", "--regression-by", "overall"]) == 0
 
@@ -257,6 +258,20 @@ def test_the_legend_says_what_decides_where_interval_and_p_disagree(
         out = capsys.readouterr().out
         assert ("p decides." in " ".join(out.split())) is told
         assert "answers cut off by their budget\nNone, of any model.\n" in out
+
+
+def test_a_task_of_lm_eval_without_parts_is_called_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, right in (("n", "11"), ("v", "01")):
+        (tmp_path / name).mkdir()
+        whole = answers("lm_eval:arc", right, domains=("arc",))
+        parts = answers("lm_eval:mmlu", right, domains=("mmlu_law", "mmlu_virology"))
+        run(name, whole, parts).save(tmp_path / name)
+    args = ["compare", str(tmp_path / "n"), str(tmp_path / "v"), "--fail-on-regression", "1"]
+    assert main([*args, "--regression-by", "domain"]) == 1
+    out = capsys.readouterr().out
+    assert "points on lm_eval:arc, p" in out and "points on lm_eval:mmlu / mmlu_law, p" in out
 
 
 def test_texts_alone_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

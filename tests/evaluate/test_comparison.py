@@ -508,10 +508,10 @@ def test_a_limit_finds_what_lost_more() -> None:
         answers("b", "0" * 1 + "1" * 99),
     )
 
-    def found(points: float, **values: Any) -> list[tuple[str, str, float]]:
+    def found(points: float, **values: Any) -> list[tuple[str, str | None, float]]:
         limit = Limit(points=points, **values)
         return [
-            (one.variant, one.place, round(one.points, 6))
+            (one.variant, one.domain or one.task, round(one.points, 6))
             for one in compare_runs(base, [good, bad], limit=limit).regressions
         ]
 
@@ -520,8 +520,8 @@ def test_a_limit_finds_what_lost_more() -> None:
     assert found(0.99) == [("good", "a", -1.0), ("bad", "a", -5.0), ("bad", "b", -1.0)]
     assert found(0, significant=True) == [("bad", "a", -5.0)]
     assert found(5) == []
-    assert found(1, by="domain") == [("bad", "a / y", -5.0), ("bad", "a / x", -5.0)]
-    assert found(3, by="overall") == [("bad", "all questions", round(-100 * 11 / 300, 6))]
+    assert found(1, by="domain") == [("bad", "y", -5.0), ("bad", "x", -5.0)]
+    assert found(3, by="overall") == [("bad", None, round(-100 * 11 / 300, 6))]
     for points in (-1, math.nan, math.inf):
         with pytest.raises(UsageError, match="no limit"):
             Limit(points=points)

@@ -51,14 +51,6 @@ class Regression:
         """As plain types."""
         return asdict(self)
 
-    @property
-    def place(self) -> str:
-        """Where it is, for a message."""
-        if self.task is None:
-            return "all questions"
-        apart = self.domain is not None and self.domain != self.task
-        return f"{self.task} / {self.domain}" if apart else self.task
-
 
 def regressions(variants: Sequence[VariantComparison], limit: Limit) -> tuple[Regression, ...]:
     """The losses beyond the limit, by variant, the largest first.
