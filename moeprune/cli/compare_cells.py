@@ -62,8 +62,8 @@ def growth(ratio: float) -> str:
 
 
 def place(task: str, domain: str) -> str:
-    """``mmlu / law``; the task alone where it has no domains, as ``lm_eval:arc`` has but ``arc``."""
-    return task if domain == task.removeprefix("lm_eval:") else f"{task} / {domain}"
+    """``mmlu / law``; the task alone where it has no domains (``lm_eval:arc`` has but ``arc``)."""
+    return task if domain in (task, task.removeprefix("lm_eval:")) else f"{task} / {domain}"
 
 
 def plural(count: int, word: str) -> str:
