@@ -13,6 +13,7 @@ from moeprune.core.run import Run
 from moeprune.stages.begun import engine
 from moeprune.stages.eval_asking import Asking, rooms
 from moeprune.stages.eval_guards import after, before, setting
+from moeprune.stages.eval_harness import rows_of
 from moeprune.stages.eval_header import check_inputs, guarded, made_with, run_of, task_entries
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_model import open_asked
@@ -171,7 +172,7 @@ def eval(
         tokenizer=tokenizer,
         exam=exam,
         rooms=rooms(batch_size, live, exam, answers=answers, work=work),
-        rows=batch_size or 1,
+        rows=rows_of(batch_size, live),
         answers=answers,
         kept=answers.number,
         work=work,

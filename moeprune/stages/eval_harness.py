@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from moeprune.evaluate.harness.parts import HarnessPart
     from moeprune.evaluate.harness.settings import HarnessSettings
 
+_ON_GPU = 8  # sequences
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harness:
@@ -96,6 +98,20 @@ class Harness:
         for sample in samples:
             found[sample.domain][sample.key] = sample
         return tuple(sample for answers in found.values() for sample in answers.values())
+
+
+def rows_of(batch_size: int | None, live: Any) -> int:
+    """Sequences that lm-eval runs side by side; how long they will be, nobody knows before.
+
+    Args:
+        batch_size: as the user says; None: nothing.
+        live: the model.
+    """
+    from moeprune.observe.placed import input_device
+
+    if batch_size is not None:
+        return batch_size
+    return _ON_GPU if input_device(live).type == "cuda" else 1
 
 
 def read_harness_tasks(

@@ -235,12 +235,12 @@ def test_killed_at_many_moments(words: dict[str, Any], tiny: Any, tmp_path: Path
     plan.save(tmp_path / "plan.json")
     variants = {"ganz": None, "剪": str(tmp_path / "plan.json")}
     told = {**words, "tasks": words["tasks"][::2], "variants": variants}
-    arguments = [str(tiny("qwen3_moe")), str(tmp_path / "work"), "8", repr(told)]
+    arguments = [str(tiny("qwen3_moe")), str(tmp_path / "work"), "12", repr(told)]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, *arguments], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
     kills, resumed, late = map(int, done.stdout.split())
-    assert kills >= 9
-    assert resumed >= 4
+    assert kills >= 8
+    assert resumed >= 3
     assert late >= 1
