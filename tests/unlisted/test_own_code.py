@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plans import plan_keeping
+from questions import every_kind
 from tiny import add_tokenizer, fill
 
 import moeprune
@@ -203,3 +205,21 @@ def test_read_a_layer_at_a_time(model: Path, text: dict[str, str], tmp_path: Pat
     moeprune.calibrate(model, output=tmp_path / "whole", **how)
     moeprune.calibrate(model, output=tmp_path / "waves", memory="6GB", **how)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
+
+
+def test_it_is_evaluated_where_its_code_may_run(model: Path, tmp_path: Path, ran: Path) -> None:
+    """As its export, question by question; and not at all where its code may not run."""
+    tasks = [every_kind(tmp_path)[place] for place in (0, 1)]
+    with pytest.raises(UsageError, match="--trust-remote-code"):
+        moeprune.eval(model, tasks=tasks, device="cpu")
+    assert not ran.exists()
+    facts = open_model(model).facts
+    plan = plan_keeping(model, [sorted(set(range(count)) - {1}) for count in facts.num_experts])
+    out = moeprune.export(model, plan=plan, output=tmp_path / "out")
+    words: dict[str, Any] = {"tasks": tasks, "device": "cpu", **TRUST}
+    whole, masked = moeprune.eval(model, variants={"whole": None, "masked": plan}, **words)
+    assert ran.exists()
+    (exported,) = moeprune.eval(out, **words)
+    for mine, theirs, one in zip(masked.samples, exported.samples, whole.samples, strict=True):
+        assert (mine.prediction, mine.input) == (theirs.prediction, theirs.input)
+        assert one.details != mine.details
