@@ -88,7 +88,7 @@ ASKED = [
     ("perplexity", {}),
     ("generate", {}),
     ("generate", {"temperature": 1.0}),
-    ("degeneration", {"max_new_tokens": 40}),
+    ("degeneration", {"max_new_tokens": 16}),
 ]
 
 
@@ -113,6 +113,7 @@ def test_batches_and_order_do_not_matter(
 def test_one_at_a_time_nothing_matters_in_half_precision_either(kind: str, demo: Live) -> None:
     path = calibration_folder() / "demo" / "model"
     live, task = (load_causal_lm(path, dtype="bfloat16"), demo[1]), task_of(kind)
+    task = replace(task, questions=task.questions[:7])
     want = asked(live, task, batch_size=1)
     turned = replace(task, questions=task.questions[::-1])
     assert asked(live, turned, batch_size=1)[::-1] == want
