@@ -64,9 +64,10 @@ from moeprune.core.progress import ignore
 @click.option(
     "--degeneration",
     multiple=True,
-    metavar="FILE",
-    help="Questions or prompts after which the model writes at length, greedily; answers that fall "
-    "into a loop are counted.",
+    metavar="PROMPTS",
+    help="Prompts after which the model writes at length, greedily; answers that fall into a loop "
+    "are counted. A file of questions, or builtin:NAME or NAME=SOURCE as in calibrate: what a chat "
+    "asks, and the first half of any other text.",
 )
 @click.option(
     "--chunk",

@@ -92,8 +92,12 @@ def check_shard(index: int, of: int) -> None:
         raise UsageError(f"shard {index}/{of} does not exist; of 4 shards, name 0/4 to 3/4.")
 
 
-def parse_domain(text: str) -> tuple[str, str]:
+def parse_domain(text: str, *, option: str = "--domain") -> tuple[str, str]:
     """Split ``NAME=SOURCE``.
+
+    Args:
+        text: to split.
+        option: under which the user gave it.
 
     Raises:
         UsageError: no ``=``, or one side is empty.
@@ -101,13 +105,19 @@ def parse_domain(text: str) -> tuple[str, str]:
     name, equals, source = text.partition("=")
     if not equals or not name.strip() or not source.strip():
         raise UsageError(
-            f"--domain {text!r} is not NAME=SOURCE. Write for example math=builtin:math."
+            f"{option} {text!r} is not NAME=SOURCE. Write for example math=builtin:math."
         )
     return name.strip(), source.strip()
 
 
-def named_domains(domains: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
+def named_domains(
+    domains: Mapping[str, str] | Sequence[str] | None, *, option: str = "--domain"
+) -> dict[str, str]:
     """Name -> source, checked; None gives the built-in domains.
+
+    Args:
+        domains: as the user names them.
+        option: under which.
 
     Raises:
         DomainError: a name occurs twice, is empty or cannot name a tensor.
@@ -118,7 +128,8 @@ def named_domains(domains: Mapping[str, str] | Sequence[str] | None) -> dict[str
     elif isinstance(domains, Mapping):
         pairs = list(domains.items())
     else:
-        pairs = [parse_domain(domains)] if isinstance(domains, str) else _parse_all(domains)
+        texts = [domains] if isinstance(domains, str) else domains
+        pairs = [parse_domain(text, option=option) for text in texts]
     if not pairs:
         raise UsageError("no domain to calibrate on. Name at least one with --domain NAME=SOURCE.")
     found: dict[str, str] = {}
@@ -134,10 +145,6 @@ def named_domains(domains: Mapping[str, str] | Sequence[str] | None) -> dict[str
             )
         found[name] = str(source)
     return found
-
-
-def _parse_all(domains: Iterable[str]) -> list[tuple[str, str]]:
-    return [parse_domain(text) for text in domains]
 
 
 def read_corpus(

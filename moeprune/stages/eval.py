@@ -85,7 +85,8 @@ def eval(
         name: of the run; None: the plan's, or the model's.
         corpus: name -> source of texts for perplexity that were used for calibration or tuning.
         held_out: the same, of texts that were not.
-        degeneration: files of prompts after which the model writes at length, looked at for loops.
+        degeneration: prompts after which the model writes at length, looked at for loops: files of
+            questions, ``builtin:NAME``, or ``NAME=SOURCE`` of texts, of which it sees a beginning.
         chunk: tokens of a window of such a text.
         chunks: windows of each text, from its beginning; None: all.
         limit: questions a task, drawn by its seed; None: as the task says, or all.

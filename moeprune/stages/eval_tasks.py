@@ -14,13 +14,14 @@ from moeprune.errors import DomainError, UsageError
 from moeprune.plugins import known
 from moeprune.stages.eval_harness import Harness, read_harness_tasks
 from moeprune.stages.eval_model import AskedModel
+from moeprune.stages.eval_probes import PROBE, budget_of, probe_files, probes_of_texts
+from moeprune.stages.eval_unused import check_used
 from moeprune.stages.eval_words import HARNESS, EvalWords, Sources
 
 if TYPE_CHECKING:
     from moeprune.evaluate.requests import Request
 
 TUNING, HELD_OUT = "perplexity-tuning", "perplexity-held-out"
-_LONG = 1024  # tokens that a model may write where loops are looked for, if it reads twice that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +85,19 @@ def read_exam(
 
     length = asked.max_length(tokenizer, trust_remote_code=trust_remote_code)
     own = _of_files(words, length=length)
+    probes = probes_of_texts(words, tokenizer=tokenizer, length=length)
     for name in words.expected:
         names = [*(task.name for task in own), *(f"{HARNESS}{one}" for one in words.harness)]
+        if not names:
+            raise UsageError(f"--expect {name} is for tasks, and none is asked. Leave it out.")
         known(name, names, kind="task")
-    for task in own:
+    for task in (*own, *(task for task, _ in probes)):
         check_explicit(task, tokenizer)
     tasks = [
         *own,
-        *_texts(words.corpus, TUNING, words, tokenizer),
-        *_texts(words.held_out, HELD_OUT, words, tokenizer),
+        *(task for task, _ in probes),
+        *_texts(words.corpus, TUNING, "--corpus", words, tokenizer),
+        *_texts(words.held_out, HELD_OUT, "--held-out", words, tokenizer),
     ]
     _check_names(task.name for task in tasks)
     drawing = any(task.protocol.temperature > 0 for task in tasks)
@@ -105,9 +110,20 @@ def read_exam(
     harness = read_harness_tasks(
         words, tokenizer=tokenizer, length=length, trust_remote_code=trust_remote_code
     )
+    check_used(
+        words,
+        files=own,
+        probes=[task for task, _ in probes],
+        harness=harness,
+        chats=any(task.details.get("chats") for task in tasks),
+    )
     encoder = Encoder(tokenizer, max_length=length)
+    made = {task.name: requests for task, requests in probes}
     found = []
     for task in tasks:
+        if task.name in made:
+            found.append(made[task.name])
+            continue
         first = task.protocol.seed
         seeds = range(first, first + words.seeds)
         requests = requests_of(task, encoder=encoder, tokenizer=tokenizer, seeds=seeds)
@@ -119,33 +135,34 @@ def _of_files(words: EvalWords, *, length: int) -> list[Task]:
     from moeprune.evaluate.tasks.reading import read_tasks
 
     tasks = list(read_tasks(words.files, overrides=words.stated)) if words.files else []
-    if words.probes:
-        budget = words.max_new_tokens or min(_LONG, max(1, length // 2))
-        stated = {**words.stated, "kind": "degeneration", "max_new_tokens": budget}
+    files = probe_files(words)
+    if files:
+        budget = budget_of(words, length=length)
+        stated = {**words.stated, "kind": PROBE, "max_new_tokens": budget}
         tasks += [
-            replace(task, name=f"degeneration-{task.name}")
-            for task in read_tasks(words.probes, overrides=stated)
+            replace(task, name=f"{PROBE}-{task.name}")
+            for task in read_tasks(files, overrides=stated)
         ]
     return tasks
 
 
-def _texts(sources: Sources, split: str, words: EvalWords, tokenizer: Any) -> tuple[Task, ...]:
+def _texts(
+    sources: Sources, split: str, option: str, words: EvalWords, tokenizer: Any
+) -> tuple[Task, ...]:
     """Texts whose perplexity is asked for: one task a split, one domain a text."""
     if not sources:
         return ()
     from moeprune.observe.domains import named_domains
 
-    questions = [
-        Question(
-            id=f"{name}/{number}",
-            domain=name,
-            text=_text(document, tokenizer, chat_template=words.chat_template),
-        )
-        for name, source in named_domains(sources).items()
-        for number, document in enumerate(_documents(source, words.chunks))
-    ]
+    questions, details = [], {}
+    for name, source in named_domains(sources, option=option).items():
+        for number, document in enumerate(_documents(source, words.chunks)):
+            text = _text(document, tokenizer, chat_template=words.chat_template)
+            questions.append(Question(id=f"{name}/{number}", domain=name, text=text))
+            if not isinstance(document.text, str):
+                details["chats"] = True
     protocol = Protocol(kind="perplexity", length=words.chunk, chat_template=words.chat_template)
-    return (Task(name=split, protocol=protocol, questions=tuple(questions)),)
+    return (Task(name=split, protocol=protocol, questions=tuple(questions), details=details),)
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from moeprune.errors import UsageError
 
 HARNESS = "lm_eval:"
+CHUNK = 2048
+THINK_END = "</think>"
 
 Names = str | Path | Sequence[str | Path]
 Sources = Mapping[str, str] | Sequence[str] | None
@@ -23,13 +25,13 @@ class EvalWords:
     corpus: Sources = None
     held_out: Sources = None
     degeneration: Names = ()
-    chunk: int = 2048
+    chunk: int = CHUNK
     chunks: int | None = None
     limit: int | None = None
     shots: int | None = None
     chat_template: bool | None = None
     thinking: bool | None = None
-    think_end: str = "</think>"
+    think_end: str = THINK_END
     max_new_tokens: int | None = None
     temperature: float | None = None
     seeds: int = 1
@@ -68,7 +70,7 @@ class EvalWords:
 
     @property
     def probes(self) -> list[str | Path]:
-        """Files of prompts after which the model writes at length."""
+        """Files and sources of prompts after which the model writes at length."""
         return _list(self.degeneration)
 
     @property

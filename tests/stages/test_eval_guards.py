@@ -30,7 +30,8 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def said(model: Path, **words: Any) -> dict[str, list[str]]:
     """Guard -> what it is about, of all runs."""
-    runs = moeprune.eval(model, device="cpu", chunk=50, **words)
+    chunk = {"chunk": 50} if "corpus" in words or "held_out" in words else {}
+    runs = moeprune.eval(model, device="cpu", **chunk, **words)
     found: dict[str, list[str]] = {}
     for guard in runs[0].guards:
         found.setdefault(guard["name"], []).append(guard["text"])

@@ -87,7 +87,7 @@ def test_without_an_output_nothing_is_promised(words: dict[str, Any], tiny: Any)
         ({"batch_size": 5}, "--batch-size"),
         ({"dtype": "bfloat16"}, "--dtype"),
         ({"max_new_tokens": 7}, "--max-new-tokens"),
-        ({"corpus": None}, "task perplexity-tuning"),
+        ({"corpus": {"t": "builtin:math"}}, "task perplexity-tuning"),
         ({"variants": {"ganz": None}}, "variants"),
         ({"model": "seed"}, "model"),
     ],

@@ -69,7 +69,8 @@ def data(folder: Path) -> dict[str, bytes]:
 
 
 def ask(model: Path, output: Path | None, **words: Any) -> tuple[Run, ...]:
-    return moeprune.eval(model, output=output, **{"device": "cpu", "chunk": 50, **words})
+    chunk = {"chunk": 50} if words.get("corpus") or words.get("held_out") else {}
+    return moeprune.eval(model, output=output, **{"device": "cpu", **chunk, **words})
 
 
 def test_every_kind_of_task(
