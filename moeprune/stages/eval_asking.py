@@ -78,8 +78,9 @@ class Asking:
                 probe = self._probe()
                 self._ask(number, variant, total=len(variants))
             found.append(probe)
-        for number, probe in enumerate(found):
-            yield probe, self._gathered(number)
+        told = [(probe, self._gathered(number)) for number, probe in enumerate(found)]
+        self._report(total=len(variants), note="")  # the other processes are done, too
+        yield from told
 
     def _probe(self) -> dict[str, str]:
         from moeprune.evaluate.probe import logits_probe
