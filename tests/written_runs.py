@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 
 
 def answers(

@@ -3,7 +3,7 @@
 Several seeds are repeated measures of one question: first the mean over the seeds of a question,
 then the mean over questions, so that a question asked more often does not count for more.
 
-What it reads of an answer (``core/run.py``): ``correct``, ``metrics`` (``loop``: 1 where a written
+What it reads of an answer (``core/sample.py``): ``correct``, ``metrics`` (``loop``: 1 where a written
 answer fell into a repetition), ``truncated`` and ``tokens`` where something was written, and, of
 perplexity, ``details``: ``nll`` (nats), ``tokens``, ``bytes``, ``words``.
 """
@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 
 LOOP = "loop"  # the metric of an answer that repeats itself
 

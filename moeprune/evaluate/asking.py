@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moeprune import plugins
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Task
 from moeprune.errors import UsageError
 from moeprune.evaluate import kinds

@@ -12,7 +12,7 @@ import numpy as np
 
 from moeprune.artefact import parse_json
 from moeprune.core.progress import OnProgress, Progress
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Task
 from moeprune.errors import StoppedError
 from moeprune.stages.eval_journal import Answers

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.progress import OnProgress
-from moeprune.core.run import Key, Sample
+from moeprune.core.sample import Key, Sample
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_words import EvalWords
 

@@ -8,7 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from moeprune.core.guard import Finding
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.core.summary import summarise
 from moeprune.core.tasks import Task
 from moeprune.stages.calibrated import versions

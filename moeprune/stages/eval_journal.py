@@ -23,7 +23,7 @@ from moeprune.artefact import (
     readable_json,
     write_bytes,
 )
-from moeprune.core.run import Key, Sample
+from moeprune.core.sample import Key, Sample
 from moeprune.errors import MismatchError, MoePruneError, OutputError, RunError
 from moeprune.stages.journal import progress_file
 from moeprune.stages.together import Work

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.core.chat import has_template, rendered
 from moeprune.core.foreign import foreign_errors
-from moeprune.core.run import Key
+from moeprune.core.sample import Key
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.errors import DomainError, UsageError
 from moeprune.plugins import known

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprune.core.run import RUN_FILE, SAMPLES_FILE, Run, Sample, read_samples
+from moeprune.core.run import RUN_FILE, SAMPLES_FILE, Run
+from moeprune.core.sample import Sample, read_samples
 from moeprune.errors import MoePruneError, RunError
 
 KEYS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
 from moeprune.evaluate.asking import ask, num_batches, requests_of, writes

@@ -15,7 +15,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from written_runs import answers, flipped, run, texts
 
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.errors import MismatchError, UsageError
 from moeprune.evaluate.comparison.comparing import Comparison, compare_runs
 from moeprune.evaluate.comparison.regressions import Limit

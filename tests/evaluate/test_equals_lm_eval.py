@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from local_harness import harness_model, harness_samples
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.evaluate.asking import ask, requests_of
 from moeprune.evaluate.corpora import corpus_task

@@ -12,7 +12,8 @@ from lm_eval_tasks import write_tasks
 
 from moeprune import plugins
 from moeprune.core.guard import STOP, WARN, Answered, Finding, Setting
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Protocol, Question, Task
 from moeprune.evaluate import guarding, guards
 from moeprune.evaluate.harness.parts import entries, read_harness

@@ -19,7 +19,8 @@ from plans import plan_keeping
 
 import moeprune
 from moeprune.core.progress import Progress
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.errors import UsageError
 from moeprune.evaluate.harness.ask import ask_harness
 from moeprune.evaluate.harness.parts import read_harness

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.errors import MismatchError, OutputError, RunError
 from moeprune.observe.processes import Processes
 from moeprune.stages.eval_journal import Answers

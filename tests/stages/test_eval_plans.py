@@ -14,7 +14,8 @@ from questions import every_kind, rows, text
 import moeprune
 from moeprune.core.methods import METHODS
 from moeprune.core.plan import PrunePlan
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.packaged import calibration_folder
 
 DEMO = calibration_folder() / "demo"

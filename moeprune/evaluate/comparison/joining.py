@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprune.core.run import Key, Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Key, Sample
 from moeprune.errors import MismatchError, UsageError
 from moeprune.evaluate.comparison.protocols import check_protocol
 from moeprune.plugins import known

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.summary import LOOP, Lengths
 from moeprune.evaluate.comparison.differences import Difference, difference, scores
 from moeprune.evaluate.comparison.joining import Pair

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from moeprune.core.guard import Answered
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 
 _SCORES = ("logprobs", "loglik", "scores")  # one number a choice, by the kind of task
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from moeprune.core.guard import WARN, Answered, Finding
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.core.summary import Lengths
 from moeprune.evaluate.guards._answers import kind_of, percent
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from scipy.special import chdtrc
 
 from moeprune.core.guard import WARN, Answered, Finding
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.evaluate.guards._answers import by_task, percent
 
 _LETTER = re.compile(r"[A-Z]")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.core.foreign import foreign_errors
 from moeprune.core.progress import OnProgress, Progress, ignore
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.errors import UsageError
 from moeprune.evaluate.harness.askable import check_askable, check_fits
 from moeprune.evaluate.harness.parts import HarnessPart

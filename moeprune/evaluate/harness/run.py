@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.progress import OnProgress, ignore
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.evaluate.harness.ask import ask_harness, check_askable
 from moeprune.evaluate.harness.parts import HarnessPart, entries, read_harness
 from moeprune.evaluate.harness.settings import HarnessSettings

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from moeprune.artefact import canonical_json, sha256_bytes
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.errors import RunError
 from moeprune.evaluate.harness.logged import (
     arguments_of,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Question, Task
 from moeprune.evaluate.encoding import Encoder
 from moeprune.evaluate.requests import Request, to_score

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Task
 from moeprune.evaluate.kinds.generate import requests
 from moeprune.evaluate.loops import distinct_share, loop_of

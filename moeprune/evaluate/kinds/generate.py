@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Question, Task
 from moeprune.evaluate.encoding import Encoder
 from moeprune.evaluate.extract import extract, same

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 from moeprune.core.tasks import Question, Task
 from moeprune.evaluate.encoding import Encoder
 from moeprune.evaluate.requests import Request, to_score

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moeprune.core.run import Sample
+from moeprune.core.sample import Sample
 
 
 def families(

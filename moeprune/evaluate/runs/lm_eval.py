@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.artefact import parse_json, read_json
-from moeprune.core.run import Run, Sample
+from moeprune.core.run import Run
+from moeprune.core.sample import Sample
 from moeprune.errors import RunError
 from moeprune.evaluate.harness.samples import PREFIX, samples_of
 from moeprune.evaluate.runs._lm_eval_groups import families
