@@ -3,9 +3,9 @@
 Several seeds are repeated measures of one question: first the mean over the seeds of a question,
 then the mean over questions, so that a question asked more often does not count for more.
 
-What it reads of an answer (``core/sample.py``): ``correct``, ``metrics`` (``loop``: 1 where a written
-answer fell into a repetition), ``truncated`` and ``tokens`` where something was written, and, of
-perplexity, ``details``: ``nll`` (nats), ``tokens``, ``bytes``, ``words``.
+What it reads of an answer (``core/sample.py``): ``correct``, ``metrics`` (``loop``: 1 where a
+written answer fell into a repetition), ``truncated`` and ``tokens`` where something was written,
+and, of perplexity, ``details``: ``nll`` (nats), ``tokens``, ``bytes``, ``words``.
 """
 
 from __future__ import annotations
