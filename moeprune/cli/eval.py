@@ -131,7 +131,7 @@ from moeprune.core.progress import ignore
     show_default=True,
     metavar="N|auto",
     callback=amount,
-    help="Sequences side by side; it changes no answer.",
+    help="Sequences side by side; in float32 it changes no answer.",
 )
 @click.option(
     "--expect",

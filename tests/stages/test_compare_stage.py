@@ -127,5 +127,8 @@ def test_what_eval_writes_of_every_kind_of_task_is_compared(tiny: Any, tmp_path:
             assert (own.overall.to_wrong, own.overall.to_right) == (lost, won)
         assert own.overall.points == pytest.approx(100 * (won - lost) / len(pairs))
     (texts_of,) = by_name["pruned"].perplexity.values()
-    nll = [sum(row.details["nll"] for row in one.of_task("held-out")) for one in (base, pruned)]
+    nll = [
+        sum(row.details["nll"] for row in one.of_task("perplexity-held-out"))
+        for one in (base, pruned)
+    ]
     assert texts_of.difference == pytest.approx((nll[1] - nll[0]) / texts_of.tokens)
