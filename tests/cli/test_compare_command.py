@@ -258,6 +258,11 @@ def test_the_legend_says_what_decides_where_interval_and_p_disagree(
         out = capsys.readouterr().out
         assert ("p decides." in " ".join(out.split())) is told
         assert "answers cut off by their budget\nNone, of any model.\n" in out
+        assert "Losses that are not ruled out" in out
+    # Four won and none lost: no sure gain, but an interval without a loss.
+    assert main(["compare", str(tmp_path / "four"), str(tmp_path / "n")]) == 0
+    out = capsys.readouterr().out
+    assert "0/4" in out and "not ruled out" not in out
 
 
 def test_a_task_of_lm_eval_without_parts_is_called_once(

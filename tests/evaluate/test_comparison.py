@@ -380,9 +380,32 @@ def test_perplexity_stands_beside_accuracy_and_contradiction_is_told() -> None:
     told = [line for line in found.warnings if "perplexity" in line]
     assert [line.partition(":")[0] for line in told] == ["reap", "rm", "random"]
     assert "15.09% higher than native's, and accuracy is higher too: +1.00 points" in told[0]
-    two = compare_runs(base, [made("mesa", 107.14, 92)])
-    assert two.beside[0].correlation is None and two.beside[0].disagree == ()
-    assert not two.warnings
+    one = compare_runs(base, [made("mesa", 107.14, 92)])
+    assert one.beside[0].disagree == () and not one.warnings
+    two = compare_runs(base, [made("mesa", 107.14, 92), made("reap", 145.04, 80)])
+    assert one.beside[0].correlation is None and two.beside[0].correlation is None
+
+
+@pytest.mark.parametrize(("won", "told"), [(3, False), (30, True)])
+def test_a_task_contradicts_perplexity_only_where_it_surely_changed(won: int, told: bool) -> None:
+    """Perplexity is higher, all questions together are worse, and one task is better."""
+    base = run(
+        "n", answers("mmlu", "1" * 100), answers("arc", "1" * 50 + "0" * 50), texts("w", [5, 6, 7])
+    )
+    other = run(
+        "v",
+        answers("mmlu", "0" * 60 + "1" * 40),
+        answers("arc", "1" * (50 + won) + "0" * (50 - won)),
+        texts("w", [6, 7, 9]),
+    )
+    found = compare_runs(base, [other])
+    assert {one.task: one.disagree for one in found.beside} == {
+        None: (),
+        "mmlu": (),
+        "arc": ("v",),
+    }
+    lines = [line for line in found.warnings if "perplexity" in line]
+    assert ["on arc" in line for line in lines] == ([True] if told else [])
 
 
 def test_texts_that_were_cut_otherwise_have_no_common_perplexity() -> None:
