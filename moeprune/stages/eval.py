@@ -158,7 +158,7 @@ def eval(
     request = {
         **asked.identity(),
         **engine(place),
-        "variants": [variant.request() for variant in chosen],
+        "list of variants": [variant.request() for variant in chosen],
         **words.request(),
         "--dtype": dtype,
         "--batch-size": batch_size,

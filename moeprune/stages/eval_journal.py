@@ -136,7 +136,10 @@ class Answers:
                 os.fsync(file.fileno())
         except OSError as problem:
             reason = problem.strerror or problem
-            raise OutputError(f"cannot write {path}: {reason}. What it holds is kept.") from problem
+            raise OutputError(
+                f"cannot write {path}: {reason}. What is answered is kept: make room, and the same "
+                "command goes on."
+            ) from problem
 
     def remove(self) -> None:
         """The result is written: what led to it is not needed any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_without_an_output_nothing_is_promised(words: dict[str, Any], tiny: Any)
         ({"dtype": "bfloat16"}, "--dtype"),
         ({"max_new_tokens": 7}, "--max-new-tokens"),
         ({"corpus": {"t": "builtin:math"}}, "task perplexity-tuning"),
-        ({"variants": {"ganz": None}}, "variants"),
+        ({"variants": {"ganz": None}}, "list of variants"),
         ({"model": "seed"}, "model"),
     ],
     ids=str,
@@ -146,6 +147,22 @@ def test_two_runs_on_one_output(words: dict[str, Any], tiny: Any, tmp_path: Path
     moeprune.eval(tiny("qwen3_moe"), output=tmp_path / "s", stop=meanwhile, **words)
     assert refused
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_disk_that_is_full(words: dict[str, Any], tiny: Any, tmp_path: Path) -> None:
+    """What was answered before is kept, and a line that did not fit is no answer."""
+    moeprune.eval(tiny("qwen3_moe"), output=tmp_path / "whole", **words)
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, former[1]))
+        with pytest.raises(OutputError, match=r"0-0-of-1\.jsonl.*make room, and the same command"):
+            moeprune.eval(tiny("qwen3_moe"), output=tmp_path / "s", **words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    answers = tmp_path / "s.progress" / "0-0-of-1.jsonl"
+    assert b"\n" in answers.read_bytes()
+    moeprune.eval(tiny("qwen3_moe"), output=tmp_path / "s", **words)
+    assert data(tmp_path / "s") == data(tmp_path / "whole")
 
 
 # Kills a run before every n-th step that touches its folder, and at random moments between.
