@@ -42,8 +42,9 @@ def generate(
     """Let the model go on after each prompt.
 
     Prompts of like length run side by side, padded on the left; those of equal length alone, where
-    the model is code that comes with the checkpoint. Tokens that are drawn depend on the prompts of
-    the batch that they are drawn in, and on no other batch; those of named draws on the name alone.
+    the model may not leave out padding (code that comes with a checkpoint, some MiniMax). Tokens
+    that are drawn depend on the prompts of the batch that they are drawn in, and on no other batch;
+    those of named draws on the name alone.
     With names, and in single precision, a completion of which the batch's rounding could have
     chosen a token is written once more, alone.
 
@@ -123,8 +124,7 @@ def _groups(
     model: Any, prompts: Sequence[Ids], how: Decoding, batch_tokens: int
 ) -> Iterator[list[int]]:
     """Numbers of prompts that run side by side, longest first."""
-    # Whether code that comes with a checkpoint leaves out padding on the left, nobody has tested.
-    pads = not type(model).__module__.startswith("transformers_modules.")
+    pads = _pads(model)
     rows: list[int] = []
     for row in sorted(range(len(prompts)), key=lambda row: (-prompts[row].size, row)):
         longest = prompts[rows[0] if rows else row].size
@@ -154,6 +154,18 @@ def _written(
 
     done = together(rows)
     return [together([row])[0] if one.close else one for row, one in zip(rows, done, strict=True)]
+
+
+def _pads(model: Any) -> bool:
+    """Whether padding on the left is left out while a model writes."""
+    # Whether code that comes with a checkpoint does that, nobody has tested.
+    if type(model).__module__.startswith("transformers_modules."):
+        return False
+    # MiniMax's cache tells its length by the first layer. Of linear attention that has none, and
+    # from the second token on the mask of the others stands in the wrong place (transformers 5.24).
+    config = model.config.get_text_config()
+    layers = getattr(config, "layer_types", None)
+    return not (config.model_type == "minimax" and layers and layers[0] == "linear_attention")
 
 
 def _batch(

@@ -4,6 +4,7 @@ sees what step-by-step decoding with the family's own cache sees.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from family_data import family_data, family_files, write_checkpoint
+from tiny import fill
 
 from moeprune import plugins
 from moeprune.core.layout import MoeLayout
@@ -112,3 +114,26 @@ def stepwise(
                     out = model(torch.tensor([[token]]), cache=out.cache, use_cache=True)
                     sums.end()
     return sums.arrays(), behind
+
+
+@pytest.mark.parametrize("first", ["linear_attention", "full_attention"])
+def test_minimax_pads_only_where_its_cache_knows_its_length(first: str, tmp_path: Path) -> None:
+    """As published it begins with linear attention; the tiny one of the other tests does not."""
+    layers = [first, "full_attention", "linear_attention"]
+    data = family_data("minimax")
+    model = load_causal_lm(write_checkpoint(data, tmp_path / "m"))
+    config = copy.deepcopy(model.config)
+    config.layer_types, config.sliding_window = layers, None
+    model = type(model)(config).eval()
+    fill(model)
+    random = np.random.default_rng(5)
+    prompts = [random.integers(0, 256, size=n).astype(np.int32) for n in (9, 31, 1, 17)]
+    how = Decoding(max_new_tokens=BUDGET)
+    done = generate(model, prompts, how=how, ends=(), batch_tokens=999)
+    for prompt, one in zip(prompts, done, strict=True):
+        ids = prompt.tolist()
+        for token in one.ids.tolist():
+            with torch.inference_mode():
+                logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+            assert logits.max() - logits[token] < 2e-3
+            ids.append(token)
