@@ -41,7 +41,8 @@ class EvalWords:
     def __post_init__(self) -> None:
         if not (_list(self.tasks) or self.corpus or self.held_out or _list(self.degeneration)):
             raise UsageError(
-                "nothing is asked: name tasks with --tasks, or texts with --corpus or --held-out."
+                "nothing is asked: name tasks with --tasks, texts with --corpus or --held-out, or "
+                "prompts with --degeneration."
             )
         for option, value, least in (
             ("--chunk", self.chunk, 2),

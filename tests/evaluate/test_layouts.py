@@ -205,6 +205,9 @@ def test_what_other_writers_make_of_the_columns_is_read_too() -> None:
     assert [mmlu.convert({**row, "answer": said}, 1)["answer"] for said in (2, "2", "C")] == [2] * 3
     with pytest.raises(UsageError, match=r"a \.csv has no lists"):
         mmlu.convert({**row, "choices": "['a' 'b']"}, 1)
+    arc = importlib.import_module("moeprune.evaluate.layouts.arc")
+    with pytest.raises(UsageError, match=r"text and label \(a \.csv has no lists"):
+        arc.convert({**PUBLISHED["arc"][0], "choices": "{'text': ['a']}"}, 1)
     with pytest.raises(UsageError, match=r"'4', which is none of 4 choices"):
         mmlu.convert({**row, "answer": "4"}, 1)
     grande = importlib.import_module("moeprune.evaluate.layouts.winogrande")

@@ -152,9 +152,9 @@ def test_kinds_without_right_and_wrong_need_no_answer(tmp_path: Path) -> None:
     (task,) = read_tasks(toml(tmp_path, 'kind = "perplexity"\nlength = 64\n'))
     assert task.questions[0].text == "A story that is read." and task.protocol.length == 64
     rows(tmp_path / "q.jsonl", {"prompt": "Tell a story."})
-    assert "q.jsonl, line 1 has no 'answer', which kind 'generate' needs" in refused(
-        tmp_path / "q.jsonl"
-    )
+    message = refused(tmp_path / "q.jsonl")
+    assert "q.jsonl, line 1 has no 'answer', which kind 'generate' needs" in message
+    assert "kind = 'degeneration'" in message
 
 
 ROWS = {
@@ -236,7 +236,7 @@ KEYS = {
     "option = '{chioce}'": "write {choice}",
     "name = ''": "is not a text",
     "shots_from = 3": "is not a text",
-    "shots_from = 'nowhere.jsonl'": "does not exist",
+    "shots_from = 'nowhere.jsonl'": "t.toml: shots_from = 'nowhere.jsonl' does not exist",
     "ignore = 'u'": "is not a list of keys",
     "kind = 3": "kind = 3 is not a text",
     "kind = 'leters'": "no kind of task named 'leters'. Did you mean 'letters'?",
@@ -266,9 +266,13 @@ def test_files_of_another_kind_are_named(tmp_path: Path) -> None:
     path.write_text('schema = "moeprune.recipe/1"\n')
     assert "x.toml is a recipe" in refused(path)
     path.write_text('questions = "q.jsonl"\n')
+    assert 'Write schema = "moeprune.task/1" at its top.' in refused(path)
+    path.write_text('name = "q"\n')
     assert "schema None" in refused(path)
     path.write_text(HEAD.replace("/1", "/2"))
     assert "has schema moeprune.task/2, this moeprune reads moeprune.task/1" in refused(path)
+    path.write_text(HEAD.replace("q.jsonl", "r.jsonl"))
+    assert "x.toml: questions = 'r.jsonl' does not exist beside it" in refused(path)
     path.write_text('schema = "moeprune.task/1"\n')
     assert "names no questions" in refused(path)
     assert kind_of(path) == "a task"

@@ -245,7 +245,7 @@ def test_nothing_is_replaced_that_is_no_run(tiny: Any, tasks: list[str], tmp_pat
 @pytest.mark.parametrize(
     ("words", "error", "match"),
     [
-        ({}, UsageError, "nothing is asked"),
+        ({}, UsageError, "nothing is asked.* prompts with --degeneration"),
         ({"tasks": "no.jsonl"}, UsageError, r"no\.jsonl does not exist"),
         ({"tasks": "lm_eval:"}, UsageError, "lm_eval: names no task"),
         ({"tasks": "T", "expected": {"letter": 0.5}}, UsageError, "Did you mean 'letters'"),

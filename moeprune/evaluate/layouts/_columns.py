@@ -8,6 +8,8 @@ from typing import Any
 from moeprune.errors import UsageError
 from moeprune.evaluate.tasks.letters import LETTERS
 
+_NO_CSV = " (a .csv has no lists: take .parquet or .jsonl)"
+
 
 def text(row: Mapping[str, Any], column: str) -> str:
     """The text in a column, as it stands.
@@ -32,7 +34,7 @@ def texts(row: Mapping[str, Any], column: str) -> list[str]:
     value = _value(row, column)
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return value
-    csv = " (a .csv has no lists: take .parquet or .jsonl)" if isinstance(value, str) else ""
+    csv = _NO_CSV if isinstance(value, str) else ""
     raise UsageError(f"column {column!r} holds {value!r:.60}; it must be a list of texts{csv}")
 
 
@@ -77,7 +79,8 @@ def labels(row: Mapping[str, Any]) -> tuple[list[str], int]:
     """
     choices = _value(row, "choices")
     if not isinstance(choices, Mapping):
-        raise UsageError(f"column 'choices' holds {choices!r:.60}; it must be text and label")
+        csv = _NO_CSV if isinstance(choices, str) else ""
+        raise UsageError(f"column 'choices' holds {choices!r:.60}; it must be text and label{csv}")
     found, names = texts(choices, "text"), texts(choices, "label")
     key = str(labelled(row, "answerKey")).strip()
     if len(found) != len(names) or names.count(key) != 1:

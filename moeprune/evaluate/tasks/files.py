@@ -30,6 +30,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         said = str(problem).partition("\n")[0] or "nested too deep"
         kind = kind_of(path) or "a file"
         raise UsageError(f"{path} is {kind}, not TOML that can be read ({said}).") from None
+    if "schema" not in body and "questions" in body:
+        raise UsageError(f'{path} states no schema. Write schema = "{SCHEMA}" at its top.')
     check_schema(body, schema=SCHEMA, path=path, error=UsageError)
     return {key: value for key, value in body.items() if key != "schema"}
 

@@ -94,6 +94,11 @@ def _of_toml(path: Path, overrides: Mapping[str, Any]) -> Task:
     if questions is None:
         raise UsageError(f"{path} names no questions. Write questions = 'FILE.jsonl'.")
     shots = text_at(body, "shots_from", str(path))
+    for key, file in (("questions", questions), ("shots_from", shots)):
+        if file is not None and not (path.parent / file).exists():
+            raise UsageError(
+                f"{path}: {key} = {file!r} does not exist beside it; correct the name."
+            )
     ignore = body.get("ignore", [])
     if not isinstance(ignore, list) or not all(isinstance(key, str) for key in ignore):
         raise UsageError(f"{path}: ignore = {ignore!r} is not a list of keys of rows.")
