@@ -258,7 +258,8 @@ def test_every_guard_has_a_case_of_either_sort() -> None:
     ("name", "seen", "said"),
     [
         ("near-chance", CASES["near-chance"][0][0], "27 of 100 right (27.0%)"),
-        ("near-chance", CASES["near-chance"][0][0], "guessing (25.0%)"),
+        ("near-chance", CASES["near-chance"][0][0], "not clearly better than guessing (25.0%)"),
+        ("near-chance", CASES["near-chance"][1][0], "10 of 100 right (10.0%), no better than"),
         ("below-expected", CASES["below-expected"][0][0], "53.0% of 100 right, where 81.7%"),
         ("unbalanced-letters", CASES["unbalanced-letters"][0][0], "C 0.0% (right: 25.0%)"),
         ("budget", CASES["budget"][0][0], "is 95 tokens, near the budget of 100 (0 of 50"),

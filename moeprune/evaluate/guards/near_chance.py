@@ -29,13 +29,15 @@ def after(answered: Answered) -> Iterator[Finding]:
         # P(X >= right) of a guesser: the exact binomial at the mean chance, which is the wider.
         if right and bdtrc(right - 1, number, chance) < _TAIL:
             continue
+        share = right / number
+        close = "no better than" if share <= chance else "not clearly better than"
         yield Finding(
             name="near-chance",
             level=WARN,
             task=task,
             text=(
                 f"task {task!r}: {answered.base.name} answers {right} of {number} right "
-                f"({percent(right / number)}), no better than guessing ({percent(chance)}). Check "
+                f"({percent(share)}), {close} guessing ({percent(chance)}). Check "
                 "the protocol (shots, chat template, kind) on the unpruned model, or ask more "
                 "questions."
             ),
