@@ -98,7 +98,11 @@ def _legend(found: Comparison) -> Iterator[str]:
     plain = any(part.seeds == 1 and part.to_wrong is not None for part in parts)
     other = any(part.seeds > 1 or part.to_wrong is None for part in parts)
     tests = ["exact McNemar"] * plain + ["sign-flip test of each question's mean"] * other
-    overall = found.families["overall"]
+    # The tests of all tasks together are shown only where a variant answered several.
+    several = any(
+        sum(task.is_accuracy for task in variant.tasks.values()) > 1 for variant in found.variants
+    )
+    overall = found.families["overall"] if several else 0
     apart = any(
         part.low is not None
         and part.high is not None

@@ -181,6 +181,9 @@ def test_options_choose_what_is_shown(runs: Path, capsys: pytest.CaptureFixture[
     assert main(["compare", str(runs), "--tasks", "mmlu,arc", "--level", "0.99"]) == 0
     out = capsys.readouterr().out
     assert "99% intervals" in out and "gsm8k" not in out and "wikitext" not in out
+    assert "of all tasks together over" in " ".join(out.split())
+    assert main(["compare", str(runs), "--tasks", "mmlu"]) == 0
+    assert "all tasks together" not in " ".join(capsys.readouterr().out.split())
     groups = ["--cluster", "written=gsm8k", "--cluster", "chosen=mmlu,arc"]
     assert main(["compare", str(runs), *groups]) == 0
     out = capsys.readouterr().out

@@ -164,7 +164,8 @@ def test_what_cannot_be_read_is_said_in_one_line(
 def test_broken_yaml_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("task: [unclosed\n")
     assert "bad.yaml is no task of lm-eval" in refused(tmp_path, "x")
-    assert "is not a folder" in refused(tmp_path / "bad.yaml", "x")
+    message = refused(tmp_path / "bad.yaml", "x")
+    assert f"is not a folder of YAML tasks. Name the folder it is in: {tmp_path}." in message
 
 
 def test_functions_beside_a_yaml_are_fine(tmp_path: Path) -> None:

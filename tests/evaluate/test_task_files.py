@@ -154,7 +154,7 @@ def test_kinds_without_right_and_wrong_need_no_answer(tmp_path: Path) -> None:
     rows(tmp_path / "q.jsonl", {"prompt": "Tell a story."})
     message = refused(tmp_path / "q.jsonl")
     assert "q.jsonl, line 1 has no 'answer', which kind 'generate' needs" in message
-    assert "kind = 'degeneration'" in message
+    assert "--degeneration FILE, or kind = 'degeneration'" in message
 
 
 ROWS = {

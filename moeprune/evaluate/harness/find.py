@@ -43,7 +43,8 @@ def folder_of_tasks(path: str | Path) -> str:
         UsageError: it is none, or a file in it is no YAML.
     """
     if not Path(path).is_dir():
-        raise UsageError(f"{path} is not a folder of YAML tasks.")
+        instead = f" Name the folder it is in: {Path(path).parent}." * Path(path).is_file()
+        raise UsageError(f"{path} is not a folder of YAML tasks.{instead}")
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -49,6 +49,7 @@ def fitted(question: Question, protocol: Protocol, where: str, *, shot: bool = F
         right = (LETTERS if lone else question.choices)[question.right]
         return replace(question, answers=(right,))
     if (kind in _WRITING or shot) and not question.choices and not question.answers:
-        loops = "" if shot else ", or only look for loops: kind = 'degeneration'"
-        raise UsageError(f"{where} has no 'answer', which kind {kind!r} needs. Add it{loops}.")
+        loops = ", or only look for loops: --degeneration FILE, or kind = 'degeneration'"
+        add = "Add it" + ("" if shot else loops)
+        raise UsageError(f"{where} has no 'answer', which kind {kind!r} needs. {add}.")
     return question
