@@ -56,7 +56,8 @@ def eval_text(runs: Sequence[Run], output: Path, *, said: Collection[str] = ()) 
         lines.append(f"  moeprune compare BASE {shlex.quote(str(folders[0]))}")
     else:
         lines.append(f"{accuracies}them in pairs:")
-        whole = any(not run.variant for run in runs)
+        # Of a folder, the one run of the model as it is becomes the base.
+        whole = sum(not run.variant for run in runs) == 1
         named = shlex.quote(str(output))
         lines.append(f"  moeprune compare {named if whole else f'BASE {named}'}")
     return "\n\n".join([*parts, "\n".join(lines)])

@@ -103,9 +103,9 @@ def read_exam(
     drawing = any(task.protocol.temperature > 0 for task in tasks)
     if words.seeds > 1 and not drawing:
         raise UsageError(
-            f"--seeds {words.seeds} repeats questions whose answer is drawn, and none is: greedy "
-            "answers are the same each time, and lm-eval's tasks are asked once. Give a "
-            "--temperature, or leave it out."
+            f"--seeds {words.seeds} repeats questions of task files whose answer is drawn, and "
+            "there are none: greedy answers are the same each time, and lm-eval's tasks are asked "
+            "once. Ask task files at a --temperature, or leave --seeds out."
         )
     harness = read_harness_tasks(
         words, tokenizer=tokenizer, length=length, trust_remote_code=trust_remote_code

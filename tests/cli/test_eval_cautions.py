@@ -58,3 +58,13 @@ def test_flips_that_were_seen_are_said_after_the_run(says: Says, tmp_path: Path)
     guards = json.loads((output / "p" / "run.json").read_text())["guards"]
     (text,) = (guard["text"] for guard in guards if guard["name"] == "resolution")
     assert "if 5%" not in text
+
+
+def test_of_two_runs_of_the_model_as_it_is_none_is_named_the_base(
+    says: Says, tmp_path: Path
+) -> None:
+    file = tmp_path / "v.toml"
+    file.write_text("[[variant]]\nname = 'one'\n[[variant]]\nname = 'two'\n")
+    tasks = ("--tasks", QUESTIONS[0], "--limit", "2")
+    _, out, _ = says(*tasks, "-o", str(tmp_path / "runs"), "--variants", str(file))
+    assert out.splitlines()[-1] == f"  moeprune compare BASE {tmp_path / 'runs'}"

@@ -104,7 +104,7 @@ def _finding(short: Short, tasks: list[str], effect: float, flipping: str) -> Fi
     what = (
         f"resolve{each} differences of {100 * found:.2f} points or more, {flipping}"
         if found is not None
-        else f"resolve{each} no difference at all"
+        else "resolve no difference at all"
     )
     looked = f"{100 * effect:g} point{'s are' if effect > 0.01 else ' is'} looked for"
     return Finding(
