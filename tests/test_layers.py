@@ -1,6 +1,7 @@
 """The layers of the design hold: imports point downward, heavy libraries stay where they may be."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,3 +119,9 @@ def test_public_names_have_docstrings() -> None:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path}: {node.name} has no docstring"
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    # pytest imports them by their base names: of two alike one is not run.
+    found = Counter(path.name for path in Path(__file__).parent.rglob("*.py"))
+    assert [name for name, number in found.items() if number > 1] == []

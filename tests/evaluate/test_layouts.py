@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks._yaml_loader import load_yaml
-from published import GPQA, HELLASWAG, PUBLISHED, Rows
+from published_rows import GPQA, HELLASWAG, PUBLISHED, Rows
 
 from moeprune import plugins
 from moeprune.core.tasks import Protocol, Task

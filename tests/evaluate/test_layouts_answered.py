@@ -9,7 +9,7 @@ import pytest
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from local_harness import harness_model
-from published import PUBLISHED
+from published_rows import PUBLISHED
 from test_layouts import INSTEAD, harness
 
 import moeprune

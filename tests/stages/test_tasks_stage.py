@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from published import PUBLISHED, Rows
+from published_rows import PUBLISHED, Rows
 
 import moeprune
 from moeprune import plugins
