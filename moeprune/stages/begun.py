@@ -9,9 +9,9 @@ from typing import Any
 from moeprune.artefact import sha256_bytes
 from moeprune.checkpoint.sample import code_of, sample
 from moeprune.stages.calibrated import versions
+from moeprune.stages.claim import progress_file
 from moeprune.stages.decode_words import written_file
 from moeprune.stages.identify import OpenModel
-from moeprune.stages.journal import progress_file
 from moeprune.stages.together import Work
 from moeprune.stages.writable import check_writable
 

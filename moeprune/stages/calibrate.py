@@ -13,11 +13,12 @@ from moeprune.stages import decoding
 from moeprune.stages.begun import check_outputs, engine, identity
 from moeprune.stages.calibratable import open_calibratable
 from moeprune.stages.calibrated import assembled
+from moeprune.stages.claim import progress_file
 from moeprune.stages.decode_words import DecodeWords, written_file
 from moeprune.stages.enough import check_halves, check_stable
 from moeprune.stages.gathered import gather
 from moeprune.stages.joined import together
-from moeprune.stages.journal import Journal, progress_file
+from moeprune.stages.journal import Journal
 from moeprune.stages.larger import memory_asked
 from moeprune.stages.measuring import Stop, never
 from moeprune.stages.placing import check_place

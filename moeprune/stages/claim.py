@@ -15,6 +15,17 @@ from moeprune.artefact import hidden_prefix
 from moeprune.errors import OutputError
 
 
+def progress_file(output: Path) -> Path:
+    """Where what is measured is kept while it is measured.
+
+    Raises:
+        OutputError: the output has no name.
+    """
+    if not output.name:
+        raise OutputError(f"{output} is no name for an output. Name a file or folder in it.")
+    return output.with_name(output.name + ".progress")
+
+
 @contextmanager
 def claimed(output: Path, path: Path, *also: Path, job: str = "calibration") -> Iterator[None]:
     """Be the only process of this machine that writes a file or folder, while the block runs.

@@ -25,7 +25,7 @@ from moeprune.artefact import (
 )
 from moeprune.core.sample import Key, Sample
 from moeprune.errors import MismatchError, MoePruneError, OutputError, RunError
-from moeprune.stages.journal import progress_file
+from moeprune.stages.claim import progress_file
 from moeprune.stages.together import Work
 
 SCHEMA = "moeprune.asked/1"

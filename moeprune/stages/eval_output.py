@@ -14,9 +14,8 @@ from moeprune.core.run import RUN_FILE, SAMPLES_FILE, Run
 from moeprune.errors import OutputError
 from moeprune.kinds import kind_of
 from moeprune.observe.processes import Processes
-from moeprune.stages.claim import claimed
+from moeprune.stages.claim import claimed, progress_file
 from moeprune.stages.eval_journal import REPLACED, RESULT, check_progress
-from moeprune.stages.journal import progress_file
 from moeprune.stages.writable import check_name, check_room
 
 _FILES = {RUN_FILE, SAMPLES_FILE}

@@ -11,9 +11,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from moeprune.errors import StoppedError
 from moeprune.observe.processes import Processes
-from moeprune.stages.claim import claimed
+from moeprune.stages.claim import claimed, progress_file
 from moeprune.stages.decode_words import generations_file, written_file
-from moeprune.stages.journal import progress_file
 from moeprune.stages.together import Work
 
 Words = ParamSpec("Words")

@@ -30,17 +30,6 @@ SCHEMA = "moeprune.progress/1"
 _SHARE = 100
 
 
-def progress_file(output: Path) -> Path:
-    """Where what is measured is kept while it is measured.
-
-    Raises:
-        OutputError: the output has no name.
-    """
-    if not output.name:
-        raise OutputError(f"{output} is no name for an output. Name a file or folder in it.")
-    return output.with_name(output.name + ".progress")
-
-
 Arrays = Mapping[str, Array]
 
 
