@@ -15,6 +15,7 @@ from moeprune.cli.options import (
     json_option,
     model_argument,
     output_option,
+    resume_option,
     revision_option,
     say,
     trust_option,
@@ -144,13 +145,7 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     help="The N processes of a launch (torchrun) share the experts of one model, in place of the "
     "texts.",
 )
-@click.option(
-    "--resume/--no-resume",
-    default=True,
-    show_default=True,
-    help="Go on where an interrupted run with the same options stopped (its OUTPUT.progress), or "
-    "begin anew.",
-)
+@resume_option("OUTPUT.progress")
 @click.option("--overwrite", is_flag=True, help="Replace an existing stats file.")
 @revision_option
 @trust_option

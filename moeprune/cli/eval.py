@@ -16,6 +16,7 @@ from moeprune.cli.options import (
     json_option,
     model_argument,
     output_option,
+    resume_option,
     revision_option,
     say,
     trust_option,
@@ -155,13 +156,7 @@ from moeprune.core.progress import ignore
 @click.option("--strict", is_flag=True, help="Exit code 1 where a guard warns.")
 @dtype_option("auto")
 @device_option
-@click.option(
-    "--resume/--no-resume",
-    default=True,
-    show_default=True,
-    help="Go on where an interrupted run with the same options stopped (its RUN.progress), or "
-    "begin anew.",
-)
+@resume_option("RUN.progress")
 @click.option("--overwrite", is_flag=True, help="Replace earlier runs of that name.")
 @revision_option
 @trust_option

@@ -62,6 +62,17 @@ def device_option(function: Command) -> Command:
     )(function)
 
 
+def resume_option(progress: str) -> Callable[[Command], Command]:
+    """``--resume`` / ``--no-resume`` of a long job that keeps what it has done in ``progress``."""
+    return click.option(
+        "--resume/--no-resume",
+        default=True,
+        show_default=True,
+        help=f"Go on where an interrupted run with the same options stopped (its {progress}), or "
+        "begin anew.",
+    )
+
+
 def json_option(function: Command) -> Command:
     """``--json``: the result for machines."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(

@@ -11,6 +11,15 @@ from moeprune.evaluate.tasks.letters import LETTERS
 _NO_CSV = " (a .csv has no lists: take .parquet or .jsonl)"
 
 
+def cloze(question: str) -> Mapping[str, Any]:
+    """A protocol that compares the log-likelihoods of the choices, without shots.
+
+    Args:
+        question: its template.
+    """
+    return {"kind": "cloze", "question": question, "delimiter": " ", "shots": 0}
+
+
 def text(row: Mapping[str, Any], column: str) -> str:
     """The text in a column, as it stands.
 

@@ -12,16 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moeprune.evaluate.layouts._columns import labels, text
+from moeprune.evaluate.layouts._columns import cloze, labels, text
 
 QUESTIONS = "hf:allenai/ai2_arc/ARC-Challenge:test"
 SHOTS = "hf:allenai/ai2_arc/ARC-Challenge:train"
-PROTOCOL: Mapping[str, Any] = {
-    "kind": "cloze",
-    "question": "Question: {question}\nAnswer:",
-    "delimiter": " ",
-    "shots": 0,
-}
+PROTOCOL = cloze("Question: {question}\nAnswer:")
 
 
 def convert(row: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -13,16 +13,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from moeprune.evaluate.layouts._columns import place, text, texts, with_keys
+from moeprune.evaluate.layouts._columns import cloze, place, text, texts, with_keys
 
 QUESTIONS = "hf:Rowan/hellaswag:validation"
 SHOTS = "hf:Rowan/hellaswag:train"
-PROTOCOL: Mapping[str, Any] = {
-    "kind": "cloze",
-    "question": "{question}",
-    "delimiter": " ",
-    "shots": 0,
-}
+PROTOCOL = cloze("{question}")
 
 _MARK = re.compile(r"\[[^\n]*?\]")
 

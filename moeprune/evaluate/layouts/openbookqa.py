@@ -11,16 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moeprune.evaluate.layouts._columns import labels, text
+from moeprune.evaluate.layouts._columns import cloze, labels, text
 
 QUESTIONS = "hf:allenai/openbookqa/main:test"
 SHOTS = "hf:allenai/openbookqa/main:train"
-PROTOCOL: Mapping[str, Any] = {
-    "kind": "cloze",
-    "question": "{question}",
-    "delimiter": " ",
-    "shots": 0,
-}
+PROTOCOL = cloze("{question}")
 
 
 def convert(row: Mapping[str, Any], number: int) -> dict[str, Any]:

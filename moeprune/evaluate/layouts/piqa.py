@@ -11,16 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moeprune.evaluate.layouts._columns import place, text
+from moeprune.evaluate.layouts._columns import cloze, place, text
 
 QUESTIONS = "hf:baber/piqa:validation"
 SHOTS = "hf:baber/piqa:train"
-PROTOCOL: Mapping[str, Any] = {
-    "kind": "cloze",
-    "question": "Question: {question}\nAnswer:",
-    "delimiter": " ",
-    "shots": 0,
-}
+PROTOCOL = cloze("Question: {question}\nAnswer:")
 
 
 def convert(row: Mapping[str, Any], number: int) -> dict[str, Any]:

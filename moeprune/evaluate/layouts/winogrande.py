@@ -13,16 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeprune.errors import UsageError
-from moeprune.evaluate.layouts._columns import place, text
+from moeprune.evaluate.layouts._columns import cloze, place, text
 
 QUESTIONS = "hf:allenai/winogrande/winogrande_xl:validation"
 SHOTS = "hf:allenai/winogrande/winogrande_xl:train"
-PROTOCOL: Mapping[str, Any] = {
-    "kind": "cloze",
-    "question": "{question}",
-    "delimiter": " ",
-    "shots": 0,
-}
+PROTOCOL = cloze("{question}")
 
 
 def convert(row: Mapping[str, Any], number: int) -> dict[str, Any]:
