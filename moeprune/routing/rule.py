@@ -1,0 +1,61 @@
+"""k₁ experts of a router, weighed by the mass of its top k₂, by the router's own code.
+
+Nothing of a router is derived again: it runs with another k, once or twice, and its own choice and
+weights are put together. Bias, groups, scales and shared experts are right by construction.
+This module needs torch alone and no other module of the package: exported checkpoints carry its
+text.
+
+T tokens, K experts chosen.
+"""
+
+import inspect
+import re
+
+
+def reroute(run, *, k1, k2, renormalises, in_order, scale=1.0):
+    """What a router returns that runs k₁ experts with weights p[:k₁] / Σ p[:k₂].
+
+    Args:
+        run: k -> what the router itself returns with k experts: a tuple of logits, (T, K) weights,
+            (T, K) ids, and more.
+        k1: experts that run.
+        k2: ranks in the denominator; None: all, which a router that does not renormalise means.
+        renormalises: whether the router divides the weights by their sum.
+        in_order: whether it returns the experts in the order of its choice.
+        scale: factor of its weights, of a router that does not renormalise.
+    """
+    if not renormalises:
+        logits, weights, ids, *rest = run(k1)
+        if k2 is not None:
+            total = run(k2)[1].float().sum(-1, keepdim=True)
+            weights = (weights.float() * (scale / total)).to(weights.dtype)
+        return (logits, weights, ids, *rest)
+    if k2 < k1:
+        logits, weights, ids, *rest = run(k1)
+        weights_k2, ids_k2 = run(k2)[1:3]
+        # Both runs weigh the best expert; the ratio is that of the two denominators.
+        best, at = weights_k2.float().max(-1, keepdim=True)
+        same = (weights.float() * (ids == ids_k2.gather(-1, at))).sum(-1, keepdim=True)
+        weights = (weights.float() * (best / same)).to(weights.dtype)
+        return (logits, weights, ids, *rest)
+    logits, weights, ids, *rest = run(k2)
+    if k1 < k2 and in_order:
+        weights, ids = weights[..., :k1].contiguous(), ids[..., :k1].contiguous()
+    elif k1 < k2:
+        chosen = run(k1)[2]
+        at = (chosen.unsqueeze(-1) == ids.unsqueeze(-2)).int().argmax(-1)
+        weights, ids = weights.gather(-1, at), chosen
+    return (logits, weights, ids, *rest)
+
+
+def keeps_order(router_class):
+    """Whether a router surely returns the experts in the order of its choice.
+
+    Where its own ``forward`` does not call ``topk`` in the open, or tells it not to sort, nothing
+    is sure: :func:`reroute` then asks it twice, which gives the same.
+    """
+    try:
+        source = inspect.getsource(router_class.forward)
+    except (OSError, TypeError):
+        return False
+    return len(re.findall(r"\btopk\(", source)) == 1 and "sorted" not in source
