@@ -10,9 +10,19 @@ T tokens, K experts chosen.
 
 import inspect
 import re
+from collections.abc import Callable
+from typing import Any
 
 
-def reroute(run, *, k1, k2, renormalises, in_order, scale=1.0):
+def reroute(
+    run: Callable[[int], tuple[Any, ...]],
+    *,
+    k1: int,
+    k2: int | None,
+    renormalises: bool,
+    in_order: bool,
+    scale: float = 1.0,
+) -> tuple[Any, ...]:
     """What a router returns that runs k₁ experts with weights p[:k₁] / Σ p[:k₂].
 
     Args:
@@ -30,6 +40,7 @@ def reroute(run, *, k1, k2, renormalises, in_order, scale=1.0):
             total = run(k2)[1].float().sum(-1, keepdim=True)
             weights = (weights.float() * (scale / total)).to(weights.dtype)
         return (logits, weights, ids, *rest)
+    assert k2 is not None, "such a router has a denominator"
     if k2 < k1:
         logits, weights, ids, *rest = run(k1)
         weights_k2, ids_k2 = run(k2)[1:3]
@@ -48,7 +59,7 @@ def reroute(run, *, k1, k2, renormalises, in_order, scale=1.0):
     return (logits, weights, ids, *rest)
 
 
-def keeps_order(router_class):
+def keeps_order(router_class: Any) -> bool:
     """Whether a router surely returns the experts in the order of its choice.
 
     Where its own ``forward`` does not call ``topk`` in the open, or tells it not to sort, nothing
