@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Vision, audio and talker models may hold experts of their own; shared experts are never routed.
-_OTHER_MODELS = frozenset(
-    {
-        "audio_encoder",
-        "audio_tower",
-        "code2wav",
-        "sam_model",
-        "talker",
-        "vision_encoder",
-        "vision_model",
-        "vision_tower",
-        "visual",
-        "vit",
-    }
-)
-_MAX_DIGITS = 9
+from moeprune.core.names import is_language, is_number, names_next_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +48,6 @@ def is_routed(name: str) -> bool:
     )
 
 
-def is_language(name: str) -> bool:
-    """Whether ``name`` lies outside of the vision, audio and talker models of a checkpoint."""
-    return _OTHER_MODELS.isdisjoint(name.split("."))
-
-
 def layer_path(container: str, *, num_layers: int | None) -> LayerPath | None:
     """The layer that ``container`` belongs to, or None where its path has no number.
 
@@ -87,16 +66,6 @@ def layer_path(container: str, *, num_layers: int | None) -> LayerPath | None:
         number=number,
         prefix=".".join(parts[: numbered[-1] + 1]),
     )
-
-
-def names_next_token(parts: Iterable[str]) -> bool:
-    """Whether a dotted name says that it lies in a next-token-prediction layer."""
-    return any(part == "mtp" or part.startswith(("mtp_", "nextn")) for part in parts)
-
-
-def is_number(part: str) -> bool:
-    """Whether a part of a name is the number of a layer or an expert, and no other digits."""
-    return part.isascii() and part.isdecimal() and len(part) <= _MAX_DIGITS
 
 
 def block_path(container: str) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeprune.architectures._config import LEVELS, stated_experts
-from moeprune.architectures._match import is_language, is_number, names_next_token
 from moeprune.core.layout import MoeLayout
+from moeprune.core.names import is_language, is_number, names_next_token
 
 COUNT_KEYS = (
     "num_nextn_predict_layers",

@@ -12,14 +12,13 @@ from moeprune.core.budget import Budget
 from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.limits import limits
+from moeprune.core.names import names_shared
 from moeprune.errors import UsageError
 from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.stored import not_runnable
 from moeprune.stages.streaming import outlined
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
-
-_SHARED = ("shared_expert", "share_expert", "shared_mlp")  # how families name them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +145,7 @@ def _inspected(opened: OpenModel) -> Inspection:
         gating=facts.gating,
         num_groups=facts.num_groups,
         top_groups=facts.top_groups,
-        shared_experts=any(
-            part.startswith(_SHARED) for name in tensors for part in name.split(".")
-        ),
+        shared_experts=any(map(names_shared, tensors)),
         following_layers=len({_layer(name) for name, at in layout.tensors.items() if at.follows}),
         tensors=len(tensors),
         parameters=_values(tensors),
