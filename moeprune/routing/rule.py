@@ -59,14 +59,29 @@ def reroute(
     return (logits, weights, ids, *rest)
 
 
-def keeps_order(router_class: Any) -> bool:
+def keeps_order(router_class: Any, method: str = "forward") -> bool:
     """Whether a router surely returns the experts in the order of its choice.
 
-    Where its own ``forward`` does not call ``topk`` in the open, or tells it not to sort, nothing
+    Where its own ``method`` does not call ``topk`` in the open, or tells it not to sort, nothing
     is sure: :func:`reroute` then asks it twice, which gives the same.
     """
     try:
-        source = inspect.getsource(router_class.forward)
+        source = inspect.getsource(getattr(router_class, method))
     except (OSError, TypeError):
         return False
     return len(re.findall(r"\btopk\(", source)) == 1 and "sorted" not in source
+
+
+def own_scale(router: Any) -> float:
+    """The factor that a router applies to its weights itself, whatever its k; 1 where it has none.
+
+    Its ``forward`` says so by name; a block may have the same attribute and apply it to a sum.
+
+    Raises:
+        OSError: the router's source is not there to be read.
+    """
+    source = inspect.getsource(type(router).forward)
+    for name in ("routed_scaling_factor", "route_scale"):
+        if f"self.{name}" in source:
+            return float(getattr(router, name))
+    return 1.0
