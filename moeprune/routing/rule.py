@@ -43,20 +43,33 @@ def reroute(
     assert k2 is not None, "such a router has a denominator"
     if k2 < k1:
         logits, weights, ids, *rest = run(k1)
-        weights_k2, ids_k2 = run(k2)[1:3]
-        # Both runs weigh the best expert; the ratio is that of the two denominators.
-        best, at = weights_k2.float().max(-1, keepdim=True)
-        same = (weights.float() * (ids == ids_k2.gather(-1, at))).sum(-1, keepdim=True)
-        weights = (weights.float() * (best / same)).to(weights.dtype)
+        ratio = _ratio(weights, ids, *run(k2)[1:3])
+        weights = (weights.float() * ratio).to(weights.dtype)
         return (logits, weights, ids, *rest)
     logits, weights, ids, *rest = run(k2)
     if k1 < k2 and in_order:
         weights, ids = weights[..., :k1].contiguous(), ids[..., :k1].contiguous()
     elif k1 < k2:
-        chosen = run(k1)[2]
-        at = (chosen.unsqueeze(-1) == ids.unsqueeze(-2)).int().argmax(-1)
-        weights, ids = weights.gather(-1, at), chosen
+        weights_k1, chosen = run(k1)[1:3]
+        same = chosen.unsqueeze(-1) == ids.unsqueeze(-2)
+        found = weights.gather(-1, same.int().argmax(-1))
+        # Of equal scores each run may take others: those are in the run of k₁ alone.
+        scaled = weights_k1.float() * _ratio(weights_k1, chosen, weights, ids)
+        weights, ids = found.where(same.any(-1), scaled.to(weights.dtype)), chosen
     return (logits, weights, ids, *rest)
+
+
+def _ratio(weights: Any, ids: Any, others: Any, other_ids: Any) -> Any:
+    """By what a run's weights differ from those of another k: its denominator over the other's.
+
+    The experts that both chose show it. Where there is none, all that either could choose had equal
+    scores, and so has each run's best.
+    """
+    same = ids.unsqueeze(-1) == other_ids.unsqueeze(-2)
+    ours = (weights.float() * same.any(-1)).sum(-1, keepdim=True)
+    theirs = (others.float() * same.any(-2)).sum(-1, keepdim=True)
+    best = others.float().amax(-1, keepdim=True) / weights.float().amax(-1, keepdim=True)
+    return (theirs / ours).where(same.any(-1).any(-1, keepdim=True), best)
 
 
 def keeps_order(router_class: Any, method: str = "forward") -> bool:
