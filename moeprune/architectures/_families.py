@@ -6,6 +6,10 @@
 ``model_type``            the file's own name, as config.json spells it
 ``gating``                ``softmax``, ``sigmoid`` or ``sqrtsoftplus``: from router logits to scores
 ``gating_key``            the config key that states another gating, where the family has several
+``renormalises``          whether the router divides the weights of the chosen experts by their
+                          sum: ``always``, ``never``, the config key that says so (or the list of
+                          its spellings), or a rule of these for each gating
+``fixed_routing``         why no other number of experts can run, of a router that has none of it
 ``scale``                 the config key of a factor that the block applies to what all its routed
                           experts add together, after the router's own weights
 ``scale_values``          what the words mean that this key may hold instead of a number
@@ -43,6 +47,8 @@ from moeprune.errors import UnknownFamilyError, UnsupportedModelError
 
 GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
 
+Renormalises = str | tuple[str, ...] | Mapping[str, str]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -54,6 +60,8 @@ class Family:
     router: str
     observer: str
     gating_key: str | None = None
+    renormalises: Renormalises = ()
+    fixed_routing: str = ""
     scale: str | None = None
     scale_values: Mapping[str, float] = field(default_factory=dict)
     scale_unless: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +117,10 @@ def load_family(*model_types: object) -> Family:
 def _parsed(body: dict[str, Any]) -> Family:
     sets = {name: tuple(modules) for name, modules in body.get("sets", {}).items()}
     lists = {name: tuple(body.get(name, ())) for name in ("loop", "stacks")}
-    return Family(**body | {**lists, "sets": sets})
+    spellings = body.get("renormalises", ())
+    if isinstance(spellings, list):
+        spellings = tuple(spellings)
+    return Family(**body | {**lists, "sets": sets, "renormalises": spellings})
 
 
 def _folder() -> resources.abc.Traversable:

@@ -1,8 +1,9 @@
-"""How a router makes scores of its logits, and what its block does to the weights afterwards."""
+"""How a router makes scores of its logits and weights of its scores, and its block's own factor."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from moeprune.architectures._config import StatedExperts
@@ -26,6 +27,34 @@ def gating_of(stated: StatedExperts, family: Family) -> str:
             f"knows {', '.join(GATINGS)}."
         )
     return str(gating)
+
+
+def renormalises_of(stated: StatedExperts, family: Family, *, gating: str) -> tuple[bool, str]:
+    """Whether the router divides by the sum of the chosen scores; and why it cannot be told, or "".
+
+    Raises:
+        CheckpointError: config.json says both under two spellings.
+    """
+    rule = family.renormalises
+    if isinstance(rule, Mapping):
+        rule = rule.get(gating, ())
+    if rule in ("always", "never"):
+        return rule == "always", ""
+    keys = (rule,) if isinstance(rule, str) else rule
+    if not keys:
+        return False, "what its router divides the weights by is not known"
+    found = {key: stated.level[key] for key in keys if key in stated.level}
+    found = found or {key: family.defaults[key] for key in keys if key in family.defaults}
+    values = list(found.values())
+    if any(value != values[0] for value in values):
+        said = ", ".join(f"{key} {value!r}" for key, value in found.items())
+        raise CheckpointError(f"config.json states both {said}. Correct one of them.")
+    if values[0] is None or values[0] is False:
+        return False, ""
+    if values[0] in (True, 1):
+        return True, ""
+    key = ".".join((*stated.path, next(iter(found))))
+    return False, f"config.json has {key} {values[0]!r}, and so its weights have no common sum"
 
 
 def gate_scale_of(stated: StatedExperts, family: Family) -> float:

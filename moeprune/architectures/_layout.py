@@ -22,7 +22,7 @@ from moeprune.architectures._config import (
 )
 from moeprune.architectures._experts import ExpertSet, expert_sets, share
 from moeprune.architectures._families import Family, load_family
-from moeprune.architectures._gating import gate_scale_of, gating_of
+from moeprune.architectures._gating import gate_scale_of, gating_of, renormalises_of
 from moeprune.architectures._leftover import refuse_leftovers
 from moeprune.architectures._match import ExpertMatch, LayerPath, is_routed, layer_path
 from moeprune.architectures._router import router_tensors
@@ -97,6 +97,8 @@ def layout_of(
     containers = {owner.container: path for (path, _), owner in owners.items()}
     refuse_leftovers(tensors, placed, containers, num_experts=stated.count)
     num_groups, top_groups = groups_of(stated, family)
+    gating = gating_of(stated, family)
+    renormalises, unclear = renormalises_of(stated, family, gating=gating)
     layer_ids = tuple(path.number for path, _ in main)
     return MoeLayout(
         model_type=family.model_type,
@@ -105,7 +107,9 @@ def layout_of(
         top_k=top_k_of(stated, family),
         num_groups=num_groups,
         top_groups=top_groups,
-        gating=gating_of(stated, family),
+        gating=gating,
+        renormalises=renormalises,
+        fixed_routing=family.fixed_routing or unclear,
         gate_scale=gate_scale_of(stated, family),
         expert_bytes=tuple(expert_bytes),
         count_keys=stated.count_keys,

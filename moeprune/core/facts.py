@@ -15,7 +15,7 @@ from moeprune.errors import StatsError
 
 _TEXT_FACTS = frozenset({"name", "fingerprint", "model_type", "gating", "no_per_layer", "no_pad"})
 _PER_LAYER_FACTS = frozenset({"layer_ids", "num_experts", "expert_bytes", "sets", "passes"})
-_ODD_FACTS = frozenset({"sets", "passes", "idle_experts", "no_per_layer", "no_pad"})
+_ODD_FACTS = frozenset({"sets", "passes", "idle_experts", "no_per_layer", "no_pad", "native_k2"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class ModelFacts:
         idle_experts: what a token may choose instead of a routed expert and always stays.
         no_per_layer: why ``export --per-layer`` refuses this model, or "".
         no_pad: why ``export --pad`` refuses it where its family would allow it, or "".
+        native_k2: k₂ of the native model: ``top_k``, or all of a layer where the router does not
+            renormalise; 0: an older version wrote this, or its router runs no other number.
     """
 
     name: str
@@ -60,6 +62,7 @@ class ModelFacts:
     idle_experts: int = 0
     no_per_layer: str = ""
     no_pad: str = ""
+    native_k2: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object of plain types; what only odd models have stands in theirs alone."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from moeprune.core.facts import ModelFacts
+from moeprune.core.policy import RoutingPolicy
 from moeprune.core.rows import Row, rows_of
 
 
@@ -74,6 +75,9 @@ class MoeLayout:
         gating: ``"softmax"``, ``"sigmoid"`` or ``"sqrtsoftplus"``.
         gate_scale: factor that every block applies to what its routed experts add together, after
             the router's weights; a gate weight includes it.
+        renormalises: whether the router divides the weights of a token by their sum; if not, they
+            are the scores themselves.
+        fixed_routing: why no other number of experts can run than the native one, or "".
         expert_bytes: (L,) bytes that leave with one expert of the layer.
         count_keys: paths in config.json of every key that states the expert count.
         tensors: stored name -> how it depends on the experts; names not in it never change.
@@ -103,6 +107,8 @@ class MoeLayout:
     observer: str
     quant_method: str | None
     gate_scale: float = 1.0
+    renormalises: bool = True
+    fixed_routing: str = ""
     sets: tuple[str, ...] = ()
     set_modules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()
@@ -118,6 +124,12 @@ class MoeLayout:
     def rows(self) -> tuple[Row, ...]:
         """(L,) layer and expert set of each row."""
         return rows_of(self.layer_ids, self.sets)
+
+    @property
+    def native_policy(self) -> RoutingPolicy:
+        """What the model does by itself: (k, k), or (k, E) where it does not renormalise."""
+        k2 = self.top_k if self.renormalises else max(self.num_experts)
+        return RoutingPolicy(k1=self.top_k, k2=k2)
 
     def facts(self, *, name: str, fingerprint: str, total_bytes: int) -> ModelFacts:
         """The part of the layout that travels with stats and plans."""
@@ -136,4 +148,5 @@ class MoeLayout:
             sets=self.sets,
             passes=self.passes,
             idle_experts=self.idle_experts,
+            native_k2=0 if self.fixed_routing else self.native_policy.k2,
         )

@@ -52,7 +52,10 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
         _merge_domain([d for part in parts for d in part.domains if d.name == name])
         for name in names
     )
-    return replace(first, domains=merged, provenance=_provenance(parts))
+    # Stats of an older version do not say it.
+    k2 = max(part.model.native_k2 for part in parts)
+    model = replace(first.model, native_k2=k2)
+    return replace(first, model=model, domains=merged, provenance=_provenance(parts))
 
 
 def _provenance(parts: Sequence[CalibrationStats]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from moeprune.observe.built import (
     find_block,
     with_values,
 )
-from moeprune.observe.probe import Heard, gating_of, keeps_to_groups, listen
+from moeprune.observe.probe import Heard, gating_of, keeps_to_groups, listen, renormalises
 from moeprune.observe.quiet import foreign_errors
 
 
@@ -57,6 +57,7 @@ class InferredFamily:
 
     Attributes:
         gating: from logits to scores.
+        renormalises: ``always`` or ``never``, or "" where the weights do not tell.
         experts: name of the experts module after ``layers.<i>.``.
         router: name of the router module after ``layers.<i>.``.
         observer: how calibration sees the experts.
@@ -67,6 +68,7 @@ class InferredFamily:
     """
 
     gating: str
+    renormalises: str
     experts: str
     router: str
     observer: str
@@ -124,6 +126,7 @@ def _infer(
         defaults[scale] = type(level)().to_dict().get(scale, stated[scale])
     return InferredFamily(
         gating=gating,
+        renormalises=renormalises(heard, gating=gating),
         experts=f"{block.name}.{block.experts}",
         router=f"{block.name}.{block.router}",
         observer=observer,

@@ -151,6 +151,23 @@ def gating_of(heard: Heard) -> tuple[str, str]:
     return fitting[0], "function"
 
 
+def renormalises(heard: Heard, *, gating: str) -> str:
+    """``always`` or ``never``: whether the router divides a token's weights by their sum.
+
+    Where all experts run, a softmax has that sum anyway, and ``""`` says so.
+
+    Args:
+        heard: of the block.
+        gating: of it, as :func:`gating_of` found it.
+    """
+    logits_TE, weights_TK = heard.logits_TE.double(), heard.weights_TK.double()
+    scores_TE = logits_TE if looks_normalised(logits_TE) else scores_of(logits_TE)[gating]
+    raw = _constant(weights_TK / scores_TE.gather(1, heard.ids_TK))
+    if raw == _constant(weights_TK.sum(dim=1)):
+        return ""
+    return "never" if raw else "always"
+
+
 def keeps_to_groups(heard: Heard, *, num_groups: int, top_groups: int) -> bool:
     """Whether no token chose from more than ``top_groups`` runs of consecutive experts."""
     size = heard.logits_TE.shape[1] // num_groups

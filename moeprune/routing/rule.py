@@ -42,8 +42,10 @@ def reroute(
         return (logits, weights, ids, *rest)
     assert k2 is not None, "such a router has a denominator"
     if k2 < k1:
-        logits, weights, ids, *rest = run(k1)
-        ratio = _ratio(weights, ids, *run(k2)[1:3])
+        logits, weights, ids, *_ = run(k1)
+        # What else it returns (weights of shared experts) goes by the same denominator.
+        _, others, other_ids, *rest = run(k2)
+        ratio = _ratio(weights, ids, others, other_ids)
         weights = (weights.float() * ratio).to(weights.dtype)
         return (logits, weights, ids, *rest)
     logits, weights, ids, *rest = run(k2)

@@ -137,6 +137,7 @@ def family_of(found: InferredFamily, *, model_type: str) -> Family:
     return Family(
         model_type=model_type,
         gating=found.gating,
+        renormalises=found.renormalises or (),
         experts=found.experts,
         router=found.router,
         observer=found.observer,
