@@ -20,6 +20,7 @@ def plan_keeping(model: Path, keep: Sequence[Sequence[int]]) -> PrunePlan:
         num_groups=facts.num_groups,
         top_groups=facts.top_groups,
         layer_ids=facts.layer_ids,
+        sets=facts.sets,
         num_experts=facts.num_experts,
         keep=tuple(tuple(ids) for ids in keep),
     )

@@ -19,9 +19,14 @@ _OTHER_MODELS = frozenset(
         "vit",
     }
 )
-# What stands between such a model and the language model.
-_BRIDGES = ("vision", "image", "video", "audio", "multi_modal", "mm_projector", "resampler", "view")
-_BRIDGE_WORDS = ("_vision", "_image", "_audio", "_video")
+# What else wrappers keep of them: encoders under names of their own, and what leads from them into
+# the language model. By the beginnings and ends of the modules' names.
+_AROUND = (
+    "vision", "image", "video", "audio", "sound", "speech", "multi_modal", "mm_projector",
+    "pre_mm_projector", "projector", "patch_merge", "mlp1", "resampler", "view_", "vit_", "sam_",
+    "qwen2_model",
+)  # fmt: skip
+_AROUND_ENDS = ("_vision", "_image", "_audio", "_video")
 _SHARED = ("shared_expert", "share_expert", "shared_mlp")
 _TABLES = frozenset(
     {"wte", "wpe", "word_embeddings", "tok_embeddings", "embeddings", "embed", "embedding"}
@@ -38,7 +43,7 @@ def is_language(name: str) -> bool:
 def is_text_path(name: str) -> bool:
     """Whether a token of text may pass ``name``: it is in no other model and in no way to one."""
     return is_language(name) and not any(
-        part.startswith(_BRIDGES) or part.endswith(_BRIDGE_WORDS) for part in name.split(".")
+        part.startswith(_AROUND) or part.endswith(_AROUND_ENDS) for part in name.split(".")
     )
 
 

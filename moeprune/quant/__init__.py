@@ -30,6 +30,7 @@ from moeprune.quant._settings import (
     places_in_file,
     settings_differences,
 )
+from moeprune.quant._values import values_of
 
 __all__ = [
     "SETTINGS_FILES",
@@ -48,4 +49,5 @@ __all__ = [
     "plain_weight",
     "settings_differences",
     "stored_format",
+    "values_of",
 ]

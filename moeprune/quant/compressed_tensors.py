@@ -62,6 +62,17 @@ def not_loaded(
     return _several_schemes(settings, tensors, experts)
 
 
+def bits_of(module: str, settings: Mapping[str, Any]) -> int | None:
+    """Bits of one packed weight of ``module``, or None where the settings do not say."""
+    groups = settings.get("config_groups")
+    group = _group_of(module, groups) if isinstance(groups, dict) else None
+    if group is None and isinstance(groups, dict) and groups:
+        group = _read_by(groups, routed=".experts." in module)
+    weights = group.get("weights") if isinstance(group, dict) else None
+    bits = weights.get("num_bits") if isinstance(weights, dict) else None
+    return bits if type(bits) is int and bits > 0 else None
+
+
 def _several_schemes(
     settings: Mapping[str, Any], tensors: Mapping[str, TensorInfo], experts: Collection[str]
 ) -> str | None:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.core.budget import Budget
+from moeprune.core.cost import Activated
 from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.limits import limits
 from moeprune.core.names import names_shared
 from moeprune.errors import UsageError
+from moeprune.stages.costs import token_cost
 from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.stored import not_runnable
 from moeprune.stages.streaming import outlined
@@ -72,6 +74,7 @@ class Inspection:
         min_keep: the fewest experts a pruned layer may keep.
         unit: a pruned layer keeps a multiple of it.
         choices: what uniform pruning at some ratios leaves.
+        token: what one token of text activates and reads.
     """
 
     name: str
@@ -103,10 +106,11 @@ class Inspection:
     min_keep: int
     unit: int
     choices: tuple[Choice, ...]
+    token: Activated
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object of plain types."""
-        return asdict(self)
+        return {**asdict(self), "token": self.token.to_json()}
 
 
 def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
@@ -161,6 +165,7 @@ def _inspected(opened: OpenModel) -> Inspection:
         min_keep=limit.min_keep,
         unit=limit.unit,
         choices=_choices(facts),
+        token=token_cost(opened).native,
     )
 
 

@@ -84,6 +84,10 @@ def test_layers_that_follow_are_counted(tmp_path: Path, tiny: Tiny) -> None:
     config["num_hidden_layers"] = 2
     (path / "config.json").write_text(json.dumps(config))
     found, whole = inspect(path), inspect(tiny("glm4_moe"))
+    # A token passes neither the experts of that layer nor the rest of it.
+    assert found.token.routed == whole.token.routed // 2
+    assert found.token.shared == whole.token.shared // 2
+    assert found.token.other < whole.token.other
     assert found.layer_ids == (1,) and found.dense_layers == (0,)
     assert found.following_layers == 1 and whole.following_layers == 0
     assert sum(found.expert_bytes) == sum(whole.expert_bytes)
@@ -96,6 +100,10 @@ def test_json_is_plain_and_repeatable(tiny: Tiny) -> None:
     body = json.loads(first)
     assert body["model_type"] == "qwen3_moe"
     assert body["layer_ids"] == [0, 2, 3] and body["dense_layers"] == [1]
+    token = body["token"]
+    assert token["routed"] == body["expert_parameters"] * 3 // 12
+    assert token["total"] == sum(token[part] for part in ("routed", "shared", "other"))
+    assert token["bytes_per_token"] == 4 * token["total"]
     assert body["choices"][0] == {
         "ratio": 0.125,
         "keep": 11,
@@ -136,4 +144,5 @@ def test_command_imports_neither_torch_nor_transformers(tiny: Tiny) -> None:
     assert "heavy: []" in done.stderr, done.stderr
     assert "2 MoE layers x 12 experts, top-3 of sigmoid scores" in done.stdout
     assert "MoE layers 1-2; dense 0" in done.stdout
+    assert "a token activates " in done.stdout and "in shared ones)" in done.stdout
     assert "a pruned layer keeps 6 to 9 experts, a multiple of 3" in done.stdout

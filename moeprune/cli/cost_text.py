@@ -1,0 +1,46 @@
+"""How the cost of a token reads on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moeprune.cli.text import size
+
+if TYPE_CHECKING:
+    from moeprune.core.cost import Activated, Cost
+
+
+def count(number: int) -> str:
+    """A number of parameters, in the largest unit that leaves at least 1: ``1.007 B``."""
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.3f} {name}"
+    return f"{number:,}"
+
+
+def token_text(token: Activated) -> str:
+    """What a token activates, on one line."""
+    shared = f", {count(token.shared)} in shared ones" if token.shared else ""
+    return (
+        f"a token activates {count(token.total)} parameters ({count(token.routed)} in routed "
+        f"experts{shared}); decoding it alone reads {size(token.bytes_per_token)}"
+    )
+
+
+def cost_text(cost: Cost) -> list[str]:
+    """The lines that state what a policy or a plan changes of it; none where it is nothing."""
+    mine, native = cost.activated, cost.native
+    if mine == native:
+        return []
+    experts = f", of all experts {_change(mine.experts, native.experts)}" if mine.shared else ""
+    return [
+        f"parameters that a token activates: {count(native.total)} -> {count(mine.total)} "
+        f"({_change(mine.total, native.total)}; of routed experts {count(native.routed)} -> "
+        f"{count(mine.routed)}, {_change(mine.routed, native.routed)}{experts})",
+        f"weights that decoding a token alone reads: {size(native.bytes_per_token)} -> "
+        f"{size(mine.bytes_per_token)} ({_change(mine.bytes_per_token, native.bytes_per_token)})",
+    ]
+
+
+def _change(mine: int, native: int) -> str:
+    return f"{mine / native - 1:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
