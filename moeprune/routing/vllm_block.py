@@ -80,7 +80,12 @@ def served_block(config: object) -> ServedBlock | None:
 
 
 def ranks(
-    block: ServedBlock, *, experts: int, groups: tuple[int, int] | None, renormalises: bool
+    block: ServedBlock,
+    *,
+    experts: int,
+    groups: tuple[int, int] | None,
+    renormalises: bool,
+    biased: bool = True,
 ) -> tuple[int, int | None]:
     """k₁ and k₂ of one layer, as :func:`moeprune.routing.rule.reroute` takes them.
 
@@ -90,6 +95,8 @@ def ranks(
         groups: how many groups they are in and how many of those a token may choose from; None:
             the router has no groups.
         renormalises: whether the router divides the weights by their sum.
+        biased: whether a bias takes part in the choice. Without one, experts of other groups count
+            as nothing.
 
     Raises:
         UnsupportedModelError: the layer has too few experts, or its groups leave k₂ no meaning.
@@ -110,7 +117,8 @@ def ranks(
             f"experts and rank no others. Export with --k2 {within} or --k2 {experts}."
         )
     if k2 >= experts:
-        return k1, (experts if renormalises else None)
+        all_of_them = experts if biased else within
+        return k1, (all_of_them if renormalises else None)
     return k1, k2
 
 

@@ -50,10 +50,14 @@ def router_factory(original: Callable[..., Any], unknown: Sequence[str]) -> Call
         groups = None
         if given.get("use_grouped_topk") and experts % given["num_expert_group"] == 0:
             groups = (given["num_expert_group"], given["topk_group"])
-        k1, k2 = ranks(building.block, experts=experts, groups=groups, renormalises=renormalises)
-        routers = {
-            k: original(**{**given, "top_k": k, "eplb_state": None}) for k in {k1, k2 or k1}
-        }
+        k1, k2 = ranks(
+            building.block,
+            experts=experts,
+            groups=groups,
+            renormalises=renormalises,
+            biased=given.get("e_score_correction_bias") is not None,
+        )
+        routers = {k: original(**{**given, "top_k": k, "eplb_state": None}) for k in {k1, k2 or k1}}
         return original(
             top_k=k1,
             global_num_experts=given["global_num_experts"],

@@ -1,7 +1,7 @@
-"""FOLDER IDS.json OUT.npz: the log-probabilities that vLLM computes for one row of token ids.
+"""FOLDER IDS.json OUT.npz [OPTIONS.json]: the log-probabilities that vLLM computes for token ids.
 
 vLLM states no logits, and nothing for the first token: row i of the result is what position i says
-of the token after it, and the last position has no row.
+of the token after it, and the last position has no row. OPTIONS are further arguments of ``LLM``.
 """
 
 import importlib.metadata
@@ -22,17 +22,19 @@ import numpy as np
 from vllm import LLM, SamplingParams
 
 if __name__ == "__main__":  # vLLM may start processes that import this file
-    folder, ids, result = map(Path, sys.argv[1:])
+    folder, ids, result, *more = map(Path, sys.argv[1:])
     tokens = json.loads(ids.read_text())
-    model = LLM(
-        model=str(folder),
-        dtype="float32",
-        enforce_eager=True,
-        skip_tokenizer_init=True,
-        max_logprobs=-1,
-        max_model_len=256,
-        max_num_seqs=1,
-    )
+    options = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "skip_tokenizer_init": True,
+        "max_logprobs": -1,
+        "max_model_len": 256,
+        "max_num_seqs": 1,
+    }
+    for file in more:
+        options |= json.loads(file.read_text())
+    model = LLM(model=str(folder), **options)
     wanted = SamplingParams(max_tokens=1, prompt_logprobs=-1, detokenize=False)
     (answer,) = model.generate([{"prompt_token_ids": tokens}], wanted)
     rows = answer.prompt_logprobs[1:]
