@@ -21,6 +21,7 @@ from moeprune.cli.options import (
     say,
     trust_option,
 )
+from moeprune.cli.policy_options import gain_option, policy_options
 from moeprune.cli.progress import progress
 from moeprune.core.progress import ignore
 
@@ -42,12 +43,14 @@ from moeprune.core.progress import ignore
     metavar="PLAN",
     help="Evaluate MODEL without the experts that this plan removes; nothing is written for it.",
 )
+@policy_options
+@gain_option
 @click.option(
     "--variants",
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
-    help="Evaluate several plans, and MODEL itself, on the same inputs with one load: [[variant]] "
-    "tables with name and plan.",
+    help="Evaluate several plans and policies, and MODEL itself, on the same inputs with one load: "
+    "[[variant]] tables with name, plan, k1, k2, gain, ablation.",
 )
 @click.option("--name", metavar="NAME", help="Of the run. Default: of the plan, or of MODEL.")
 @click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.cli.text import table
+from moeprune.core.policy import RoutingPolicy
 from moeprune.core.run import Run
 
 _HEAD = ("task", "kind", "n", "accuracy", "±", "worst domain", "truncated", "p99 tokens", "ppl")
@@ -71,13 +72,20 @@ def _folders(runs: Sequence[Run], output: Path) -> list[Path]:
 
 def _title(run: Run) -> str:
     plan = run.variant.get("plan")
-    if not plan:
-        return f"{run.name}: {run.model.get('name', 'a model')}"
-    how = "exported" if "exported" in run.variant else "masked"
-    return (
-        f"{run.name}: {run.model.get('name', 'a model')}, {plan['method']}, {plan['ratio']:.1%} of "
-        f"its experts removed ({how})"
-    )
+    parts = [f"{run.name}: {run.model.get('name', 'a model')}"]
+    if plan:
+        how = "exported" if "exported" in run.variant else "masked"
+        parts.append(f"{plan['method']}, {plan['ratio']:.1%} of its experts removed ({how})")
+    if policy := run.variant.get("policy"):
+        parts.append(policy_text(policy))
+    return ", ".join(parts)
+
+
+def policy_text(policy: Mapping[str, Any]) -> str:
+    """How a run's experts were chosen and weighed: ``k1=4 k2=16``."""
+    gain = policy.get("gain", 1.0)
+    stated = {**policy, "gain": tuple(gain) if isinstance(gain, list) else gain}
+    return RoutingPolicy(**stated).label
 
 
 def _rows(run: Run) -> Iterator[list[str]]:

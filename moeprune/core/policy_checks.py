@@ -40,7 +40,7 @@ def check_policy(
         )
     for row, (where, count) in enumerate(zip(layout.rows, layout.num_experts, strict=True)):
         ids = range(count) if keep is None else keep[row]
-        ranked = _ranked(layout, count, ids)
+        ranked = rankable(layout, count, ids)
         if policy.k1 > ranked:
             has = f"{len(ids)} experts"
             if ranked < len(ids):
@@ -57,8 +57,14 @@ def check_policy(
             )
 
 
-def _ranked(layout: MoeLayout, count: int, ids: Sequence[int]) -> int:
-    """Experts that every token can choose from, whichever groups its router takes."""
+def rankable(layout: MoeLayout, count: int, ids: Sequence[int]) -> int:
+    """Experts that every token can choose from, whichever groups its router takes.
+
+    Args:
+        layout: of the model.
+        count: experts of the layer.
+        ids: those that stay.
+    """
     groups = layout.num_groups
     if groups == 1:
         return len(ids)

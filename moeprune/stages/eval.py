@@ -8,22 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.core.plan import PrunePlan
+from moeprune.core.policy_words import PolicyWords
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.run import Run
-from moeprune.stages.begun import engine
-from moeprune.stages.eval_asking import Asking, rooms
-from moeprune.stages.eval_guards import after, before, setting
-from moeprune.stages.eval_harness import rows_of
-from moeprune.stages.eval_header import check_inputs, guarded, made_with, run_of, task_entries
-from moeprune.stages.eval_journal import Answers
-from moeprune.stages.eval_model import open_asked
 from moeprune.stages.eval_output import alone, check_output, write_runs
-from moeprune.stages.eval_tasks import read_exam
-from moeprune.stages.eval_variants import variants_of
+from moeprune.stages.eval_variants import What, variants_of
 from moeprune.stages.eval_words import EvalWords
+from moeprune.stages.evaluating import How, evaluate
 from moeprune.stages.joined import joint
 from moeprune.stages.measuring import Stop, never
-from moeprune.stages.together import Work
 
 if TYPE_CHECKING:
     from moeprune.observe.processes import Processes
@@ -37,7 +30,10 @@ def eval(
     output: str | Path | None = None,
     tasks: str | Path | Sequence[str | Path] = (),
     plan: str | Path | PrunePlan | None = None,
-    variants: str | Path | Mapping[str, str | Path | PrunePlan | None] | None = None,
+    k1: int | None = None,
+    k2: int | str | None = None,
+    gain: float | Sequence[float] | None = None,
+    variants: str | Path | Mapping[str, What] | None = None,
     name: str | None = None,
     corpus: Mapping[str, str] | Sequence[str] | None = None,
     held_out: Mapping[str, str] | Sequence[str] | None = None,
@@ -68,9 +64,9 @@ def eval(
 ) -> tuple[Run, ...]:
     """Ask ``model`` the questions of ``tasks``, as it is or without the experts that plans remove.
 
-    The model is loaded once. Everything that can be wrong with the request is found before, and
-    what a model answers does not depend on the batch size, on the order of a file, or on how many
-    processes of a launch share the work.
+    Or with another number of experts per token. The model is loaded once. Everything that can be
+    wrong with the request is found before, and what a model answers does not depend on the batch
+    size, on the order of a file, or on how many processes of a launch share the work.
 
     Args:
         crew: the processes of this launch; given by the decorator.
@@ -80,8 +76,12 @@ def eval(
         tasks: task files, folders of them, and names of lm-eval's, ``lm_eval:NAME``.
         plan: the experts that stay; the others are masked in memory, which gives the logits of the
             export.
-        variants: several plans, and the model itself, asked the same: a TOML file of
-            ``[[variant]]`` tables with ``name`` and ``plan``, or name -> plan (None: the model).
+        k1: experts that run per token, with ``k2``; None: as the model does.
+        k2: ranks whose probability their weights are divided by; ``"E"``: all.
+        gain: factor of all weights, or one a layer; without ``k1`` and ``k2`` of the model's own.
+        variants: several plans and policies, and the model itself, asked the same: a TOML file of
+            ``[[variant]]`` tables with ``name``, ``plan``, ``k1``, ``k2``, ``gain`` and
+            ``ablation``, or name -> plan, policy or such a table (None: the model).
         name: of the run; None: the plan's, or the model's.
         corpus: name -> source of texts for perplexity that were used for calibration or tuning.
         held_out: the same, of texts that were not.
@@ -117,9 +117,8 @@ def eval(
 
     Raises:
         StoppedError: ``stop`` said so.
-        MoePruneError: the model, a plan, a task, an option or the output does not serve.
+        MoePruneError: the model, a plan, a policy, a task, an option or the output does not serve.
     """
-    work = Work(crew, expert_parallel=1)
     out = None if output is None else Path(output)
     if out is not None:
         check_output(out, overwrite=overwrite)
@@ -141,60 +140,27 @@ def eval(
         expected=expected or {},
         include=include,
     )
-    asked = crew.first_here(partial(open_asked, model, revision=revision))
-    chosen = variants_of(asked, plan=plan, variants=variants, name=name)
-    from moeprune.observe.load import check_device, check_dtype
-    from moeprune.observe.placed import device_of, num_gpus
-    from moeprune.observe.tokenizer import load_tokenizer
-
-    check_dtype(dtype)
-    place = device_of(crew.launch, device, gpus=num_gpus())
-    asked.check_fits(dtype=dtype, place=check_device(place), processes=crew.launch.local_world)
-    asked.check(trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(asked.index.path, trust_remote_code=trust_remote_code)
-    exam = read_exam(words, asked, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
-    seen = setting(exam, asked, tokenizer=tokenizer, effect=effect, expected=words.expected)
-    findings = before(seen, on_warning if work.speaks else None)
-    request = {
-        **asked.identity(),
-        **engine(place),
-        "list of variants": [variant.request() for variant in chosen],
-        **words.request(),
-        "--dtype": dtype,
-        "--batch-size": batch_size,
-        **exam.fingerprint(),
-    }
-    work.check_same(request=request)
-    answers = Answers.open(out, request, work=work, resume=resume)
-    live = asked.load(dtype=dtype, device=place, trust_remote_code=trust_remote_code)
-    asking = Asking(
-        live=live,
-        asked=asked,
-        tokenizer=tokenizer,
-        exam=exam,
-        rooms=rooms(batch_size, live, exam, answers=answers, work=work),
-        rows=rows_of(batch_size, live),
-        answers=answers,
-        kept=answers.number,
-        work=work,
-        stop=work.asked_to_stop(stop),
-        on_progress=work.heard(on_progress),
+    how = How(
+        batch_size=batch_size,
+        effect=effect,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        revision=revision,
+        resume=resume,
+        stop=stop,
+        on_progress=on_progress,
+        on_warning=on_warning,
     )
-    runs = tuple(
-        run_of(
-            variant,
-            asked,
-            entries={**task_entries(exam.tasks), **exam.harness.entries},
-            samples=samples,
-            probe=probe,
-            provenance=made_with(live, place, seeds=seeds, harness=bool(exam.harness.parts)),
-        )
-        for variant, (probe, samples) in zip(chosen, asking.variants(chosen), strict=True)
+    choose = partial(
+        variants_of,
+        plan=plan,
+        words=PolicyWords(k1=k1, k2=k2, gain=gain),
+        variants=variants,
+        name=name,
     )
-    check_inputs(runs)
-    findings = after(runs, exam, seen, findings)
-    runs = tuple(guarded(run, findings) for run in runs)
-    if out is not None and work.speaks:
-        write_runs(out, runs, one=variants is None)
-    answers.remove()
-    return runs
+    found = evaluate(crew, model, words, how, out=out, choose=choose)
+    if out is not None and found.speaks:
+        write_runs(out, found.runs, one=variants is None)
+    found.answers.remove()
+    return found.runs

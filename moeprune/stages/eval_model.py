@@ -21,6 +21,7 @@ from moeprune.errors import CheckpointError, MoePruneError, UnsupportedModelErro
 from moeprune.hub.resolve import resolve_model, source_name
 from moeprune.stages.exported import RECORD, Exported, exported
 from moeprune.stages.identify import OpenModel, check_unchanged, open_model
+from moeprune.stages.in_memory import least_bytes
 from moeprune.stages.numbers import check_numbers
 from moeprune.stages.runnable import check_trusted
 from moeprune.stages.stored import check_runnable
@@ -53,6 +54,18 @@ class AskedModel:
     def layout(self) -> MoeLayout | None:
         """Where the experts lie."""
         return None if self.opened is None else self.opened.layout
+
+    @property
+    def routed(self) -> MoeLayout:
+        """The same, of a model that must have experts.
+
+        Raises:
+            UnsupportedModelError: why it has none, or none that are known.
+        """
+        if self.opened is None:
+            assert self.problem is not None
+            raise self.problem
+        return self.opened.layout
 
     @property
     def own_code(self) -> bool:
@@ -178,7 +191,7 @@ class AskedModel:
         if place is None:
             return
         room = device_memory(place) or allowed_memory() // processes
-        needed = _least_bytes(self.index, dtype) + _HEAD_ROOM
+        needed = least_bytes(self.index, dtype) + _HEAD_ROOM
         if needed > room:
             raise UsageError(
                 f"{self.name} takes {size(needed)} at least and there are {size(room)}: eval loads "
@@ -227,14 +240,3 @@ def _own_code(index: CheckpointIndex) -> bool:
         return False
     path = index.path / MODELING_FILE
     return path.is_file() and path.read_bytes() == modeling_text().encode()
-
-
-def _least_bytes(index: CheckpointIndex, dtype: str) -> int:
-    """Bytes of the weights in memory, at least: a stored code may become a larger number."""
-    width = {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype)
-    wide = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
-    total = 0
-    for info in index.tensors.values():
-        stored = wide.get(info.dtype)
-        total += info.nbytes // stored * width if width and stored else info.nbytes
-    return total

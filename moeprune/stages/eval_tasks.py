@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from moeprune.core.chat import has_template, rendered
-from moeprune.core.foreign import foreign_errors
 from moeprune.core.sample import Key
-from moeprune.core.tasks import Protocol, Question, Task
-from moeprune.errors import DomainError, UsageError
+from moeprune.core.tasks import Task
+from moeprune.errors import UsageError
 from moeprune.plugins import known
 from moeprune.stages.eval_harness import Harness, read_harness_tasks
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.eval_probes import PROBE, budget_of, probe_files, probes_of_texts
+from moeprune.stages.eval_texts import text_tasks, windows
 from moeprune.stages.eval_unused import check_used
-from moeprune.stages.eval_words import HARNESS, EvalWords, Sources
+from moeprune.stages.eval_words import HARNESS, EvalWords
 
 if TYPE_CHECKING:
     from moeprune.evaluate.requests import Request
-
-TUNING, HELD_OUT = "perplexity-tuning", "perplexity-held-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +93,7 @@ def read_exam(
     tasks = [
         *own,
         *(task for task, _ in probes),
-        *_texts(words.corpus, TUNING, "--corpus", words, tokenizer),
-        *_texts(words.held_out, HELD_OUT, "--held-out", words, tokenizer),
+        *text_tasks(words, tokenizer),
     ]
     _check_names(task.name for task in tasks)
     drawing = any(task.protocol.temperature > 0 for task in tasks)
@@ -127,7 +123,7 @@ def read_exam(
         first = task.protocol.seed
         seeds = range(first, first + words.seeds)
         requests = requests_of(task, encoder=encoder, tokenizer=tokenizer, seeds=seeds)
-        found.append(_first(requests, words.chunks) if task.kind == "perplexity" else requests)
+        found.append(windows(requests, words) if task.kind == "perplexity" else requests)
     return Exam(tasks=tuple(tasks), requests=tuple(found), harness=harness)
 
 
@@ -146,25 +142,6 @@ def _of_files(words: EvalWords, *, length: int) -> list[Task]:
     return tasks
 
 
-def _texts(
-    sources: Sources, split: str, option: str, words: EvalWords, tokenizer: Any
-) -> tuple[Task, ...]:
-    """Texts whose perplexity is asked for: one task a split, one domain a text."""
-    if not sources:
-        return ()
-    from moeprune.observe.domains import named_domains
-
-    questions, details = [], {}
-    for name, source in named_domains(sources, option=option).items():
-        for number, document in enumerate(_documents(source, words.chunks)):
-            text = _text(document, tokenizer, chat_template=words.chat_template)
-            questions.append(Question(id=f"{name}/{number}", domain=name, text=text))
-            if not isinstance(document.text, str):
-                details["chats"] = True
-    protocol = Protocol(kind="perplexity", length=words.chunk, chat_template=words.chat_template)
-    return (Task(name=split, protocol=protocol, questions=tuple(questions), details=details),)
-
-
 def _check_names(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
@@ -174,42 +151,3 @@ def _check_names(names: Iterable[str]) -> None:
                 "name = '…' in its task file."
             )
         seen.add(name)
-
-
-def _first(requests: Sequence[Request], chunks: int | None) -> tuple[Request, ...]:
-    """The first windows of each text."""
-    taken: dict[str, int] = {}
-    found = []
-    for request in requests:
-        number = taken[request.question.domain] = taken.get(request.question.domain, 0) + 1
-        if chunks is None or number <= chunks:
-            found.append(request)
-    return tuple(found)
-
-
-def _documents(source: str, chunks: int | None) -> Iterable[Any]:
-    from moeprune.observe.sources import read_source, streamed
-
-    if streamed(source) and chunks is None:
-        raise UsageError(
-            f"{source}: of a dataset, say how many documents to read at most, and windows of them: "
-            "--chunks N."
-        )
-    return read_source(source, samples=chunks).documents
-
-
-def _text(document: Any, tokenizer: Any, *, chat_template: bool | None) -> str:
-    if isinstance(document.text, str):
-        return str(document.text)
-    if not has_template(tokenizer) or not chat_template:
-        raise UsageError(
-            f"{document.where} holds 'messages', which only a chat template writes as one text. "
-            "Pass --chat-template on where the tokenizer has one, or give rows with 'text'."
-        )
-    with foreign_errors(
-        f"{document.where}: the tokenizer's chat template refuses these messages",
-        "Give rows with 'text' instead.",
-        error=DomainError,
-        also=(ArithmeticError,),
-    ):
-        return rendered(tokenizer, document.text)

@@ -41,7 +41,7 @@ def check_used(
     ]
     written = bool(kinds & {*_WRITING}) or _WRITTEN in lm_eval
     questions = bool(kinds or lm_eval)
-    texts = bool(words.corpus or words.held_out)
+    texts = bool(words.corpus or words.held_out or words.split)
     asked = any(task.kind != "perplexity" for task in files)
     for option, value, used, what in _stated(words):
         serves = {

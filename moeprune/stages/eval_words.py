@@ -24,6 +24,7 @@ class EvalWords:
     tasks: Names = ()
     corpus: Sources = None
     held_out: Sources = None
+    split: Sources = None  # texts of which every other document is held out
     degeneration: Names = ()
     chunk: int = CHUNK
     chunks: int | None = None
@@ -39,7 +40,8 @@ class EvalWords:
     include: Names = ()
 
     def __post_init__(self) -> None:
-        if not (_list(self.tasks) or self.corpus or self.held_out or _list(self.degeneration)):
+        texts = self.corpus or self.held_out or self.split
+        if not (_list(self.tasks) or texts or _list(self.degeneration)):
             raise UsageError(
                 "nothing is asked: name tasks with --tasks, texts with --corpus or --held-out, or "
                 "prompts with --degeneration."
