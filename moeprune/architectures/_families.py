@@ -9,6 +9,7 @@
 ``renormalises``          whether the router divides the weights of the chosen experts by their
                           sum: ``always``, ``never``, the config key that says so (or the list of
                           its spellings), or a rule of these for each gating
+``least_top_k``           the fewest experts a token that transformers' experts run; else 1
 ``fixed_routing``         why no other number of experts can run, of a router that has none of it
 ``scale``                 the config key of a factor that the block applies to what all its routed
                           experts add together, after the router's own weights
@@ -62,6 +63,7 @@ class Family:
     gating_key: str | None = None
     renormalises: Renormalises = ()
     fixed_routing: str = ""
+    least_top_k: int = 1
     scale: str | None = None
     scale_values: Mapping[str, float] = field(default_factory=dict)
     scale_unless: Mapping[str, Any] = field(default_factory=dict)

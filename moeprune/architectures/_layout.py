@@ -110,6 +110,7 @@ def layout_of(
         gating=gating,
         renormalises=renormalises,
         fixed_routing=family.fixed_routing or unclear,
+        least_top_k=family.least_top_k,
         gate_scale=gate_scale_of(stated, family),
         expert_bytes=tuple(expert_bytes),
         count_keys=stated.count_keys,

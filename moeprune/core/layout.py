@@ -78,6 +78,7 @@ class MoeLayout:
         renormalises: whether the router divides the weights of a token by their sum; if not, they
             are the scores themselves.
         fixed_routing: why no other number of experts can run than the native one, or "".
+        least_top_k: the fewest experts a token that transformers' experts run.
         expert_bytes: (L,) bytes that leave with one expert of the layer.
         count_keys: paths in config.json of every key that states the expert count.
         tensors: stored name -> how it depends on the experts; names not in it never change.
@@ -109,6 +110,7 @@ class MoeLayout:
     gate_scale: float = 1.0
     renormalises: bool = True
     fixed_routing: str = ""
+    least_top_k: int = 1
     sets: tuple[str, ...] = ()
     set_modules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()

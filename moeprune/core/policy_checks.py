@@ -33,6 +33,11 @@ def check_policy(
             f"--k1 and --k2 do not fit family {layout.model_type}: {layout.fixed_routing}. Leave "
             "them out."
         )
+    if policy.k1 < layout.least_top_k:
+        raise UsageError(
+            f"--k1 {policy.k1} is too few: transformers' experts of family {layout.model_type} "
+            f"fail on it. Give {layout.least_top_k} at least."
+        )
     if len(policy.gains) not in (1, len(layout.layer_ids)):
         raise UsageError(
             f"--gain has {len(policy.gains)} numbers, the model {len(layout.layer_ids)} MoE "

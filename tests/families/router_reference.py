@@ -85,6 +85,38 @@ def weights_by(
     return weights_TK * float(rule.get("scale", 1.0))
 
 
+def policy_by(
+    logits_TE: Array,
+    bias_E: Array | None,
+    *,
+    rule: dict[str, Any],
+    gating: str,
+    k1: int,
+    k2: int,
+    num_experts: int,
+    shared_TS: Array | None = None,
+) -> tuple[NDArray[np.int64], Array]:
+    """(T, k₁) experts, ids ascending, and their weights: scores over the sum of the top k₂ scores.
+
+    Of a family that leaves scores as they are, k₂ from ``num_experts`` on does so too.
+    """
+    scores_TE = scores_of(logits_TE, gating=gating)
+    options = {"rule": rule, "gating": gating}
+    ids_TK = chosen_by(logits_TE, bias_E, top_k=k1, **options)
+    weights_TK = np.take_along_axis(scores_TE, ids_TK, axis=1)
+    if k2 >= num_experts:
+        below_T1 = scores_TE.sum(axis=1, keepdims=True)
+    else:
+        ranked_TK = chosen_by(logits_TE, bias_E, top_k=k2, **options)
+        below_T1 = np.take_along_axis(scores_TE, ranked_TK, axis=1).sum(axis=1, keepdims=True)
+    if rule["weights"] == "joint":
+        assert shared_TS is not None
+        below_T1 = below_T1 + scores_of(shared_TS, gating=gating).sum(axis=1, keepdims=True)
+    if rule["weights"] != "scores" or k2 < num_experts:
+        weights_TK = weights_TK / below_T1
+    return ids_TK, weights_TK * float(rule.get("scale", 1.0))
+
+
 def _sparsemixer(
     logits_TE: Array, probs_TE: Array, ids_TK: NDArray[np.int64], *, jitter: float = 0.01
 ) -> Array:
