@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -29,6 +30,15 @@ def one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_objects_are_not_collected(one_torch_thread: None) -> None:
+    """What torch and transformers import is alive to the end; each full collection walked it."""
+    import transformers.modeling_utils  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

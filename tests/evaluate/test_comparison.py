@@ -1,9 +1,11 @@
 """Whole comparisons with known answers, each number worked out again by scipy or by counting."""
 
+import gc
 import itertools
 import json
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +22,14 @@ from moeprune.core.sample import Sample
 from moeprune.errors import MismatchError, UsageError
 from moeprune.evaluate.comparison.comparing import Comparison, compare_runs
 from moeprune.evaluate.comparison.regressions import Limit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def statsmodels_collects_no_garbage() -> Iterator[None]:
+    """``multipletests`` collects it in each call, which takes longer than all else here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "collect", lambda: 0)
+        yield
 
 
 def drawn(draw: random.Random, right: str, lost: float, won: float) -> str:
