@@ -67,7 +67,7 @@ class Copier:
         source.seek(start)
         while start < end:
             self.on_read(start)
-            data = _read(source, min(end - start, _BUFFER_BYTES))
+            data = read_exactly(source, min(end - start, _BUFFER_BYTES))
             self.write(data)
             start += len(data)
             self._on_bytes(len(data))
@@ -99,13 +99,13 @@ def _gathered(source: BinaryIO, start: int, rows: RowRuns) -> Iterator[memoryvie
     source.seek(start)
     for first in range(0, rows.rows, at_once):
         count = min(at_once, rows.rows - first)
-        data = _read(source, count * rows.row_bytes)
+        data = read_exactly(source, count * rows.row_bytes)
         window = np.frombuffer(data, dtype=np.uint8).reshape(count, rows.row_bytes)
         kept = np.concatenate([window[:, begin:end] for begin, end in rows.runs], axis=1)
         yield kept.data.cast("B")
 
 
-def _read(source: BinaryIO, size: int) -> bytes:
+def read_exactly(source: BinaryIO, size: int) -> bytes:
     """Exactly ``size`` bytes."""
     parts = []
     while size:

@@ -32,6 +32,8 @@ class TensorEdit:
         pad: positions added after the last kept expert, see :mod:`moeprune.checkpoint.padding`.
         fill: the value that they hold.
         table: the kept experts of a table whose values are ids of experts, or None.
+        factor: what every value that stays is multiplied by, see
+            :mod:`moeprune.checkpoint.scaling`.
     """
 
     source: str
@@ -44,6 +46,12 @@ class TensorEdit:
     pad: int = 0
     fill: float = 0.0
     table: tuple[int, ...] | None = None
+    factor: float = 1.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the tensor's bytes are copied as they are."""
+        return self.ids is None and self.table is None and self.factor == 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def padded_edits(
 
 def write_padded(copier: Copier, source: BinaryIO, entry: TensorEntry, edit: TensorEdit) -> None:
     """Append a padded tensor: in each row its kept experts, the padding, then the extra rows."""
-    for piece in _pieces(edit, entry.info):
+    for piece in pieces_of(edit, entry.info):
         if isinstance(piece, tuple):
             copier.copy(source, entry.start + piece[0], entry.start + piece[1])
             continue
@@ -165,7 +165,9 @@ def _widened(edit: TensorEdit, source: TensorInfo, rule: ExpertTensor, missing: 
     return replace(edit, info=info, pad=pad, fill=fill)
 
 
-def _pieces(edit: TensorEdit, source: TensorInfo) -> Iterator[tuple[int, int] | bytes | memoryview]:
+def pieces_of(
+    edit: TensorEdit, source: TensorInfo
+) -> Iterator[tuple[int, int] | bytes | memoryview]:
     """(start, end) of the source tensor's bytes, or bytes to write, in the order of the export."""
     if not edit.ids:
         yield from _zeros(edit.info.nbytes)

@@ -14,6 +14,7 @@ from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.jobs import Tally, run, run_in_turn
 from moeprune.checkpoint.padding import write_padded
 from moeprune.checkpoint.readahead import ReadAhead
+from moeprune.checkpoint.scaling import write_scaled
 from moeprune.checkpoint.shards import Shard, index_file_for, index_json, shards_for
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.sources import Lender, PassingFiles, passing_sizes
@@ -162,13 +163,15 @@ def _copy_tensors(
     start = end = 0
     for edit in edits:
         entry = index.entries[edit.source]
-        if edit.ids is None and edit.table is None and entry.start == end:
+        if edit.whole and entry.start == end:
             end = entry.end
             continue
         copier.copy(source, start, end)
         start = end = entry.start
         if edit.table is not None:
             write_table(copier, source, entry, edit.table)
+        elif edit.factor != 1.0:
+            write_scaled(copier, source, entry, edit)
         elif edit.ids is None:
             end = entry.end
         elif edit.pad:

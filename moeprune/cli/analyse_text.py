@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from moeprune.cli.analyse_gains import gains_text
 from moeprune.cli.text import table
 
 
@@ -20,6 +21,7 @@ def analysis_text(body: Mapping[str, Any], path: Path) -> str:
         f"top-{model['top_k']}; {_number(len(body['domains']), 'domain')}",
         *_entropy(body["entropy"], body["attention"]),
         *_mass(body["mass"], model["top_k"]),
+        *gains_text(body["routing_profile"], num_experts=high),
         *_domains(body["divergence"], body["overlap"]),
         *(_regime(body["regime"]) if len(body["domains"]) > 1 else ()),
         *_sensitivity(body["sensitivity"]),

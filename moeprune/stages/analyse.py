@@ -14,6 +14,7 @@ from moeprune.core.stats import CalibrationStats
 from moeprune.errors import UsageError
 from moeprune.kinds import check_replaced
 from moeprune.stages import comparisons, findings
+from moeprune.stages.gains import Rank, routing_profile
 from moeprune.stages.sensitivity import mesa_settings, text_volume
 
 SCHEMA = "moeprune.analysis/1"
@@ -28,9 +29,11 @@ def analyse(
     plans: Sequence[str | Path | PrunePlan] = (),
     output: str | Path | None = None,
     ratio: float | None = None,
+    k1: Sequence[int] = (),
+    k2: Sequence[Rank] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Entropy, mass, domains, plans, sensitivity and regime of one model.
+    """Entropy, mass, gains, domains, plans, sensitivity and regime of one model.
 
     Args:
         stats: what calibration measured, or the file it wrote.
@@ -38,13 +41,16 @@ def analyse(
         output: where to write ``analysis.json``; None = nowhere.
         ratio: share of the experts that leave in the plans whose sensitivity is measured; None =
             0.25, and no sensitivity where the model cannot lose so many.
+        k1: numbers of experts run per token whose gains are wanted, with ``k2``; none: some.
+        k2: numbers of ranks in the denominator, ``"E"`` for all.
         seed: of the regime simulation.
 
     Returns:
         The analysis as plain JSON values; docs/formats.md describes them.
 
     Raises:
-        UsageError: a ratio that this model cannot lose, or the output is one of the inputs.
+        UsageError: a ratio that this model cannot lose, k₁ and k₂ that it does not have, or the
+            output is one of the inputs.
         StatsError: the stats cannot be read, or a domain holds no token.
         PlanError: a plan cannot be read.
         MismatchError: a plan is of another model.
@@ -67,6 +73,7 @@ def analyse(
         "layers": findings.layers(stats),
         "entropy": findings.entropy(stats),
         "mass": findings.mass(stats),
+        "routing_profile": routing_profile(stats, k1=k1, k2=k2),
         "divergence": comparisons.divergence(stats),
         "overlap": comparisons.overlap(stats),
         "attention": comparisons.attention(stats),
