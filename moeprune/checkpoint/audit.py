@@ -56,6 +56,7 @@ def audit(
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
     padded: bool = False,
+    factors: Mapping[str, float] | None = None,
     passing: PassingFiles | None = None,
     on_progress: OnProgress = ignore,
 ) -> Audit:
@@ -68,6 +69,7 @@ def audit(
         keep: L sequences of the original ids of the experts that stay, ascending.
         padded: whether every layer is filled up to the widest one: experts and router rows of
             zeros, biases of −1e9.
+        factors: tensor of the source -> what its values are multiplied by; others are the same.
         passing: where the source's weight files come from, if they are not all in its folder; at
             most one of them is here at a time, and those that nothing is compared with never are.
         on_progress: told of the bytes compared (and fetched).
@@ -101,7 +103,10 @@ def audit(
                 result.problems.append(f"{target} is missing (it is {name} of the source)")
                 continue
             pads = max(0, width - len(ids))
-            problem = tensor_problem(mine, theirs, name, entry, other, rule, ids, pads=pads)
+            factor = (factors or {}).get(name, 1.0)
+            problem = tensor_problem(
+                mine, theirs, name, entry, other, rule, ids, pads=pads, factor=factor
+            )
             if problem:
                 result.problems.append(f"{target}: {problem}")
             else:

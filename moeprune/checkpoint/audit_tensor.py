@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from moeprune.checkpoint.audit_padding import PADDING, empty_row
 from moeprune.checkpoint.audit_reader import Shards
+from moeprune.checkpoint.audit_scaling import is_product
 from moeprune.checkpoint.index import TensorEntry
 from moeprune.checkpoint.tables import table_problem
 from moeprune.core.layout import ExpertTensor
@@ -24,6 +25,7 @@ def tensor_problem(
     ids: Sequence[int],
     *,
     pads: int,
+    factor: float = 1.0,
 ) -> str:
     """What is wrong with one tensor of an export; empty where nothing is.
 
@@ -36,6 +38,7 @@ def tensor_problem(
         rule: how it depends on the experts; None: it must be the same.
         ids: the experts of its layer that stay.
         pads: positions of padding after them.
+        factor: what its values are multiplied by.
     """
     if entry.info.dtype != other.info.dtype:
         return f"is {other.info.dtype}, the source has {entry.info.dtype}"
@@ -70,7 +73,13 @@ def tensor_problem(
         start, end = found
         while start < end:
             size = min(end - start, _CHUNK)
-            if mine.read(entry.file, start, size) != theirs.read(other.file, at, size):
+            before, after = mine.read(entry.file, start, size), theirs.read(other.file, at, size)
+            if factor != 1.0 and not is_product(before, after, entry.info.dtype, factor):
+                return (
+                    f"values are not the source's times {factor:.9g} (from byte "
+                    f"{at - other.start} on)"
+                )
+            if factor == 1.0 and before != after:
                 return f"bytes differ from the source's (from byte {at - other.start} on)"
             start, at = start + size, at + size
     return "" if at == other.end else "holds more bytes than expected"

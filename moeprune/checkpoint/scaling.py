@@ -32,7 +32,8 @@ def as_factor(gain: float) -> float:
     Raises:
         UnsupportedModelError: it is no positive finite number.
     """
-    factor = float(np.float32(gain))
+    with np.errstate(over="ignore", under="ignore"):
+        factor = float(np.float32(gain))
     if not 0 < factor < math.inf:
         raise UnsupportedModelError(f"weights cannot be multiplied by {gain!r}.")
     return factor

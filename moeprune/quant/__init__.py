@@ -10,6 +10,8 @@ A file of this folder is one format. It defines
                     its bytes mean nothing; one name of each group must be there
 ``not_loaded``      ``not_loaded(settings, tensors, experts)``: why transformers does not turn these
                     experts back into the right numbers, or None where it does
+``SCALES``          what, multiplied by a factor, multiplies a weight: the first of these that stands
+                    beside it, by what follows the weight's name
 ==================  ============================================================================
 """
 
@@ -22,6 +24,7 @@ from moeprune.quant._format import (
 )
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
 from moeprune.quant._numbers import Raw, plain_weight
+from moeprune.quant._scales import multipliers
 from moeprune.quant._settings import (
     SETTINGS_FILES,
     check_renumberable,
@@ -43,6 +46,7 @@ __all__ = [
     "check_renumberable",
     "expert_of",
     "in_place",
+    "multipliers",
     "not_loadable",
     "places_in_config",
     "places_in_file",

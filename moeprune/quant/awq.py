@@ -9,6 +9,7 @@ from moeprune.core.layout import TensorInfo
 
 METHODS = ("awq",)
 PLACES = (("modules_to_not_convert",), ("extra_config",))
+SCALES = ("scales",)
 
 
 def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:

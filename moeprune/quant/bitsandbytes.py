@@ -14,6 +14,7 @@ from moeprune.core.layout import TensorInfo
 
 METHODS = ("bitsandbytes", "bitsandbytes_4bit", "bitsandbytes_8bit")
 PLACES = (("llm_int8_skip_modules",),)
+SCALES = ("weight.absmax", "SCB")
 
 
 def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:

@@ -27,6 +27,7 @@ PLACES = (
     ("sparsity_config", "ignore"),
     ("sparsity_config", "targets"),
 )
+SCALES = ("weight_global_scale", "weight_scale")
 
 # What transformers' conversion of experts does not read, though the numbers depend on it.
 _UNREAD = {

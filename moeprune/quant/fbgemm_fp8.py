@@ -13,6 +13,7 @@ from moeprune.core.layout import TensorInfo
 
 METHODS = ("fbgemm_fp8",)
 PLACES = (("modules_to_not_convert",),)
+SCALES = ("weight_scale", "scale")
 
 
 def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:

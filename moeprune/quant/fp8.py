@@ -14,6 +14,7 @@ from moeprune.core.layout import TensorInfo
 
 METHODS = ("fp8",)
 PLACES = (("modules_to_not_convert",), ("modules_to_convert",), ("ignored_layers",))
+SCALES = ("weight_scale_inv", "scale_inv", "weight_scale", "scale", "qscale_weight")
 
 _FP8 = ("F8_E4M3", "F8_E5M2")
 _WHOLE = ("weight_scale_inv", "scale", "qscale_weight")

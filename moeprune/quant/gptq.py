@@ -19,6 +19,7 @@ PLACES = (
     ("modules_to_not_convert",),
     ("modules_in_block_to_quantize",),
 )
+SCALES = ("scales",)
 
 
 def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:

@@ -21,6 +21,7 @@ PLACES = (
     ("quantization", "exclude_modules"),
     ("quantization", "quantized_layers"),
 )
+SCALES = ("weight_scale_2", "weight_scale")
 
 
 def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:

@@ -13,6 +13,7 @@ from moeprune.core.layout import TensorInfo
 
 METHODS = ("mxfp4",)
 PLACES = (("modules_to_not_convert",),)
+SCALES = ("scales",)
 
 
 def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:
