@@ -29,6 +29,18 @@ def is_product(mine: bytes, theirs: bytes, dtype: str, factor: float) -> bool:
     if len(mine) != len(theirs):
         return False
     source, made = (np.frombuffer(data, _UNSIGNED[dtype]) for data in (mine, theirs))
+    if source.itemsize == 2:
+        # One product a code: each code of the source is judged once.
+        found = np.zeros(1 << 16, source.dtype)
+        found[source] = made
+        if not np.array_equal(found[source], made):
+            return False
+        used = np.bincount(source, minlength=1 << 16).nonzero()[0]
+        source, made = used.astype(source.dtype), found[used]
+    return _are_products(source, made, dtype, factor)
+
+
+def _are_products(source: Codes, made: Codes, dtype: str, factor: float) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         due = _values(source, dtype) * factor
         if dtype == "F64":
@@ -44,7 +56,11 @@ def is_product(mine: bytes, theirs: bytes, dtype: str, factor: float) -> bool:
         # Half way between two values, the one whose code is even.
         tie = (off > 0) & ((off == np.abs(below - wanted)) | (off == np.abs(above - wanted)))
         good = nearest & (~tie | (size & 1 == 0)) & ((made & top) == (source & top))
-        same = ~np.isfinite(due) & (np.isnan(due) == np.isnan(have)) & (np.isinf(due) == np.isinf(have))
+        same = (
+            ~np.isfinite(due)
+            & (np.isnan(due) == np.isnan(have))
+            & (np.isinf(due) == np.isinf(have))
+        )
     return bool((good | same).all())
 
 

@@ -7,6 +7,7 @@ at most 24 significant bits is exact in float64, and a product in float32 is rou
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -47,13 +48,12 @@ def scaled(data: bytes, dtype: str, factor: float) -> bytes:
         dtype: one of ``SCALABLE``.
         factor: from :func:`as_factor`.
     """
-    if dtype == "BF16":
-        return _scaled_bf16(np.frombuffer(data, "<u2"), factor).tobytes()
+    if dtype in ("BF16", "F16"):
+        return bytes(_products(dtype, factor)[np.frombuffer(data, "<u2")].data.cast("B"))
     values = np.frombuffer(data, _NUMPY[dtype])
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype == "F16":
-            return (values.astype(np.float64) * factor).astype("<f2").tobytes()
-        return (values * values.dtype.type(factor)).astype(values.dtype).tobytes()
+        products = (values * values.dtype.type(factor)).astype(values.dtype)
+    return bytes(products.data.cast("B"))
 
 
 def write_scaled(copier: Copier, source: BinaryIO, entry: TensorEntry, edit: TensorEdit) -> None:
@@ -78,13 +78,22 @@ def write_scaled(copier: Copier, source: BinaryIO, entry: TensorEntry, edit: Ten
             start += len(data)
 
 
-def _pieces(
-    edit: TensorEdit, entry: TensorEntry
-) -> Iterator[tuple[int, int] | bytes | memoryview]:
+def _pieces(edit: TensorEdit, entry: TensorEntry) -> Iterator[tuple[int, int] | bytes | memoryview]:
     if edit.pad:
         yield from pieces_of(edit, entry.info)
     else:
         yield from row_runs(edit, entry.info)
+
+
+@functools.lru_cache(maxsize=4)
+def _products(dtype: str, factor: float) -> npt.NDArray[np.uint16]:
+    """The product of every 16-bit code: looking it up is faster than multiplying."""
+    codes = np.arange(1 << 16, dtype="<u2")
+    if dtype == "BF16":
+        return _scaled_bf16(codes, factor)
+    with np.errstate(over="ignore", invalid="ignore"):
+        products = codes.view("<f2").astype(np.float64) * factor
+        return products.astype("<f2").view("<u2")
 
 
 def _scaled_bf16(codes: npt.NDArray[np.uint16], factor: float) -> npt.NDArray[np.uint16]:

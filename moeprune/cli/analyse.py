@@ -40,8 +40,9 @@ def command(
 ) -> None:
     """Show what STATS say of routing, domains and plans: no model, no GPU, seconds.
 
-    Router entropy, where the mass lies, what weights sum to for any k1 and k2, how far the domains differ beyond chance, how far MESA's
-    plan depends on its settings and on the amount of text, and what the PLANs have in common.
+    Router entropy, where the mass lies, what weights sum to for any k1 and k2, how far the domains
+    differ beyond chance, how far MESA's plan depends on its settings and on the amount of text, and
+    what the PLANs have in common.
     """
     from moeprune.cli.analyse_gains import parse_ranks
     from moeprune.cli.analyse_text import analysis_text

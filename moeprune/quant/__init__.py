@@ -10,8 +10,8 @@ A file of this folder is one format. It defines
                     its bytes mean nothing; one name of each group must be there
 ``not_loaded``      ``not_loaded(settings, tensors, experts)``: why transformers does not turn these
                     experts back into the right numbers, or None where it does
-``SCALES``          what, multiplied by a factor, multiplies a weight: the first of these that stands
-                    beside it, by what follows the weight's name
+``SCALES``          what, multiplied by a factor, multiplies a weight: the first of these that
+                    stands beside it, by what follows the weight's name
 ==================  ============================================================================
 """
 

@@ -49,11 +49,11 @@ def multipliers(
         raise _no_place(f"the scale of {weight!r} is a power of two (scale_fmt ue8m0)")
     if any("nested" in part for part in parts):
         raise _no_place(f"the scale of {weight!r} is quantised itself (double quantisation)")
-    part = next((part for part in stored.plugin.SCALES if part in parts), None)
-    if part is None:
+    scale = next((part for part in stored.plugin.SCALES if part in parts), None)
+    if scale is None:
         raise _no_place(f"{weight!r} is {tensors[weight].dtype} and has no scale of its own")
-    _check_plain(parts[part], tensors)
-    return {parts[part]: -1 if part in _DIVIDES else 1, **found}
+    _check_plain(parts[scale], tensors)
+    return {parts[scale]: -1 if scale in _DIVIDES else 1, **found}
 
 
 def _check_plain(name: str, tensors: Mapping[str, TensorInfo]) -> None:

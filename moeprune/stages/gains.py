@@ -48,9 +48,7 @@ def routing_profile(
     }
 
 
-def _gain(
-    whole: RankProfile, each: dict[str, RankProfile], k1: int, k2: int
-) -> dict[str, Any]:
+def _gain(whole: RankProfile, each: dict[str, RankProfile], k1: int, k2: int) -> dict[str, Any]:
     gain_L = whole.gain_L(k1, k2)
     return {
         "k1": k1,

@@ -68,7 +68,8 @@ def test_rounds_to_nearest_even(dtype: str, gain: float) -> None:
             continue
         assert {made[place] & 0x7FFF} == nearest(exact, grid, codes), values[place]
         assert made[place] >> 15 == int(math.copysign(1, values[place]) < 0)
-    assert is_product(data, scaled(data, dtype, factor), dtype, factor) or gain > 1
+    kept = np.frombuffer(data, "<u2")[np.abs(values) < float(grid[-1]) / 4].tobytes()
+    assert is_product(kept, scaled(kept, dtype, factor), dtype, factor)
 
 
 @pytest.mark.parametrize("gain", GAINS)
@@ -104,6 +105,11 @@ def kind_of(value: float, kind: str) -> np.floating:
     return np.dtype(kind).type(value)
 
 
+def infinite(data: bytes, dtype: str) -> int:
+    kinds = {**TORCH, "F32": torch.float32, "F64": torch.float64}
+    return int(torch.isinf(torch.frombuffer(bytearray(data), dtype=kinds[dtype])).sum())
+
+
 @given(
     st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=64),
     st.floats(2.0**-7, 4, width=32),
@@ -118,6 +124,9 @@ def test_the_audit_sees_one_wrong_bit(
     data = np.array((codes * width)[: len(codes) // width * width or width], "<u2")
     data = np.resize(data, -(-len(data) // width) * width).tobytes()
     made = scaled(data, dtype, gain)
+    if infinite(made, dtype) > infinite(data, dtype):  # write_scaled refuses it
+        assert gain > 1
+        return
     assert is_product(data, made, dtype, gain)
     unsigned = np.frombuffer(made, {1: "<u2", 2: "<u4", 4: "<u8"}[width]).copy()
     place %= len(unsigned)
@@ -171,7 +180,7 @@ def test_more_than_one_chunk(tmp_path: Path) -> None:
 def test_a_weight_that_leaves_its_type_is_refused(tmp_path: Path) -> None:
     values = np.array([1.0, 60000.0], "<f2")
     edit = TensorEdit(source="big", target="big", info=TensorInfo("F16", (2,), 4), factor=1.5)
-    with pytest.raises(CheckpointError, match="'big' times 1.5 leaves the range of F16"):
+    with pytest.raises(CheckpointError, match=r"'big' times 1\.5 leaves the range of F16"):
         written(values, edit, tmp_path / "w.bin")
 
 
