@@ -16,6 +16,7 @@ from moeprune.architectures._config import (
 from moeprune.architectures._families import Family, family_names, load_family
 from moeprune.architectures._layout import layout_of
 from moeprune.architectures._next_token import NextTokenLayers, next_token_layers
+from moeprune.architectures._outputs import OutputMap, output_maps
 
 __all__ = [
     "GROUP_KEYS",
@@ -23,11 +24,13 @@ __all__ = [
     "TOP_K_KEYS",
     "Family",
     "NextTokenLayers",
+    "OutputMap",
     "StatedExperts",
     "attention_kinds",
     "family_names",
     "layout_of",
     "load_family",
     "next_token_layers",
+    "output_maps",
     "stated_experts",
 ]

@@ -131,6 +131,28 @@ def top_k_of(stated: StatedExperts, family: Family) -> int:
     return top_k
 
 
+def top_k_keys_of(
+    config: Config, stated: StatedExperts, family: Family
+) -> tuple[tuple[str, ...], ...]:
+    """Path of every key that states how many experts run per token.
+
+    Of several levels that state the same number, which one is read is up to the loader. Where none
+    states it, the key that the family's default has.
+    """
+    top_k = top_k_of(stated, family)
+    found = tuple(
+        (*path, key)
+        for path in LEVELS
+        if (level := _descend(config, path)) is not None
+        for key in TOP_K_KEYS
+        if type(level.get(key)) is int and level[key] == top_k
+    )
+    if any(path[:-1] == stated.path for path in found):
+        return found
+    key = next((key for key in TOP_K_KEYS if key in family.defaults), TOP_K_KEYS[0])
+    return (*found, (*stated.path, key))
+
+
 def groups_of(stated: StatedExperts, family: Family) -> tuple[int, int]:
     """Router groups, and how many of them a token may choose from; (1, 1) without a limit.
 

@@ -15,6 +15,8 @@
                           experts add together, after the router's own weights
 ``scale_values``          what the words mean that this key may hold instead of a number
 ``scale_unless``          ... but there is no such factor when config.json has one of these values
+``routed_output``         name in the block of the linear map that takes the sum of the experts'
+                          outputs, where each expert normalises what it gives
 ``experts``, ``router``   names of the two modules in memory, after ``layers.<i>.``
 ``observer``              how calibration sees the experts: ``function`` (transformers' registry of
                           experts functions), or the name of another way
@@ -64,6 +66,7 @@ class Family:
     renormalises: Renormalises = ()
     fixed_routing: str = ""
     least_top_k: int = 1
+    routed_output: str = ""
     scale: str | None = None
     scale_values: Mapping[str, float] = field(default_factory=dict)
     scale_unless: Mapping[str, Any] = field(default_factory=dict)

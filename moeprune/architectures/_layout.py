@@ -18,6 +18,7 @@ from moeprune.architectures._config import (
     passes_of,
     quant_method_of,
     stated_experts,
+    top_k_keys_of,
     top_k_of,
 )
 from moeprune.architectures._experts import ExpertSet, expert_sets, share
@@ -114,6 +115,8 @@ def layout_of(
         gate_scale=gate_scale_of(stated, family),
         expert_bytes=tuple(expert_bytes),
         count_keys=stated.count_keys,
+        top_k_keys=top_k_keys_of(config, stated, family),
+        routed_output=family.routed_output,
         tensors={name: placed[name] for name in tensors if name in placed},
         experts_module=family.experts,
         router_module=family.router,

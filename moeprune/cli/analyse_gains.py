@@ -59,7 +59,7 @@ def gains_text(profile: Mapping[str, Any], *, num_experts: int) -> list[str]:
                 *([_span(of_domains)] if several else []),
             ]
         )
-    lines = [f"mean router probability of rank {shown}", table(rows)]
+    lines = [f"mean router probability of rank {shown}", *_native(profile["native"]), table(rows)]
     if not profile["by_choice"]:
         lines.append(
             "  ranks are by probability; this router chooses within groups, so what it chooses "
@@ -68,5 +68,20 @@ def gains_text(profile: Mapping[str, Any], *, num_experts: int) -> list[str]:
     return lines
 
 
-def _span(values: list[float]) -> str:
-    return f"{min(values):.3f} to {max(values):.3f}"
+def _native(native: Mapping[str, Any] | None) -> list[str]:
+    """What the model's own weights are to the probabilities."""
+    if native is None:
+        return []
+    if native["k1"] != native["k2"]:
+        return [
+            "  this router does not renormalise: its weights sum to "
+            f"{fmean(native['by_layer']):.3f} (layers {_span(native['by_layer'])})"
+        ]
+    return [
+        f"  this router divides by the top {native['k2']}, which multiplies probabilities by "
+        f"{fmean(native['amplification']):.2f} (layers {_span(native['amplification'], 2)})"
+    ]
+
+
+def _span(values: list[float], digits: int = 3) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"

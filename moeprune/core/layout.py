@@ -81,6 +81,10 @@ class MoeLayout:
         least_top_k: the fewest experts a token that transformers' experts run.
         expert_bytes: (L,) bytes that leave with one expert of the layer.
         count_keys: paths in config.json of every key that states the expert count.
+        top_k_keys: paths in config.json of every key that states ``top_k``; where none does, of
+            the one that a loader reads.
+        routed_output: name in the block of the linear map that takes the sum of the experts'
+            outputs, of a family whose experts normalise what they give; or "".
         tensors: stored name -> how it depends on the experts; names not in it never change.
         experts_module: name of the experts module in memory after ``layers.<i>.``.
         router_module: name of the router module in memory after ``layers.<i>.``.
@@ -111,6 +115,8 @@ class MoeLayout:
     renormalises: bool = True
     fixed_routing: str = ""
     least_top_k: int = 1
+    top_k_keys: tuple[tuple[str, ...], ...] = ()
+    routed_output: str = ""
     sets: tuple[str, ...] = ()
     set_modules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()

@@ -94,7 +94,9 @@ def _several_schemes(
 
 def _targets(group: Any) -> list[str]:
     targets = group.get("targets") if isinstance(group, dict) else None
-    return [target for target in targets or () if isinstance(target, str)]
+    if not isinstance(targets, list):
+        return []
+    return [target for target in targets if isinstance(target, str)]
 
 
 def _group_of(module: str, groups: Mapping[str, Any]) -> Any:

@@ -44,7 +44,21 @@ def routing_profile(
         "mean": _ragged(whole, whole.mean_LE),
         "cumulative": _ragged(whole, whole.mass_LE),
         "by_choice": stats.model.num_groups == 1,
+        "native": _native(whole, top_k, stats.model.native_k2),
         "gains": [_gain(whole, each, one, two) for one, two in dict.fromkeys(pairs)],
+    }
+
+
+def _native(whole: RankProfile, top_k: int, k2: int) -> dict[str, Any] | None:
+    """What the model does by itself; None where the stats do not say it."""
+    if not k2:
+        return None
+    gain_L = whole.gain_L(top_k, k2)
+    return {
+        "k1": top_k,
+        "k2": k2,
+        "by_layer": gain_L.tolist(),
+        "amplification": (gain_L / whole.top_mass_L(top_k)).tolist(),
     }
 
 

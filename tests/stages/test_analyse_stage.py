@@ -31,6 +31,7 @@ PARTS = {
     "layers",
     "entropy",
     "mass",
+    "routing_profile",
     "divergence",
     "overlap",
     "attention",
