@@ -1,41 +1,21 @@
-"""What lets a checkpoint with different expert counts per layer load: a config block and a file.
+"""Which models can be exported with different expert counts per layer.
 
-No loader reads such counts natively. The folder carries the model code, which transformers runs
-with ``trust_remote_code=True``; everybody else fails on the shapes and never loads a wrong model.
+No loader reads such counts natively. The folder carries the model code (see ``own_code``), which
+transformers runs with ``trust_remote_code=True``; everybody else fails on the shapes and never
+loads a wrong model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
+from moeprune.checkpoint.own_code import check_plain_code
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError
 
-BLOCK = "moeprune"
-FORMAT = 1
-MODELING_FILE = "modeling_moeprune.py"
-_AUTO_MAP = "auto_map"
-_CLASSES = {
-    "AutoModel": "MoePruneModel",
-    "AutoModelForCausalLM": "MoePruneForCausalLM",
-}
-_WRAPPER_CLASSES = {
-    "AutoModelForImageTextToText": "MoePruneForConditionalGeneration",
-    "AutoModelForMultimodalLM": "MoePruneForConditionalGeneration",
-}
-
-
 # Families whose own code reads the one count of config.json while it runs: no error, wrong numbers.
 _READS_COUNT = frozenset({"zaya"})
-
-
-def modeling_text() -> str:
-    """The file that goes into the folder."""
-    # Read as bytes: line ends must not depend on the system.
-    folder = resources.files("moeprune.checkpoint")
-    return (folder / f"{MODELING_FILE}.txt").read_bytes().decode("utf-8")
 
 
 def check_per_layer(
@@ -52,12 +32,7 @@ def check_per_layer(
     Raises:
         UnsupportedModelError: it cannot; the message says why, one sentence.
     """
-    own = [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
-    if own:
-        raise UnsupportedModelError(
-            f"--per-layer needs a family that transformers knows; this model brings code of its "
-            f"own ({own[0]} in auto_map), which moeprune cannot extend."
-        )
+    check_plain_code(config, option="--per-layer")
     if layout.model_type not in families:
         raise UnsupportedModelError(
             f"--per-layer is tested family by family, and {layout.model_type} is not among them: "
@@ -102,37 +77,3 @@ def check_following(
             f"--per-layer: the next-token-prediction layers would keep {last} experts like the "
             f"last layer, but are built with the {widest} of the widest one. Use --mtp drop."
         )
-
-
-def config_changes(
-    config: Mapping[str, Any], layout: MoeLayout, keep: Sequence[Sequence[int]]
-) -> dict[tuple[str, ...], Any]:
-    """The keys of config.json beside the expert counts: path -> value.
-
-    Args:
-        config: config.json of the source.
-        layout: of the source.
-        keep: L sequences of the ids that stay.
-    """
-    counts: list[int | None] = [None] * (layout.layer_ids[-1] + 1)
-    for layer, ids in zip(layout.layer_ids, keep, strict=True):
-        counts[layer] = len(ids)
-    wrapped = any(path[:-1] for path in layout.count_keys)
-    classes = {**_CLASSES, **(_WRAPPER_CLASSES if wrapped else {})}
-    stem = MODELING_FILE.removesuffix(".py")
-    ours = {name: f"{stem}.{class_name}" for name, class_name in classes.items()}
-    return {
-        (BLOCK,): {"format": FORMAT, "experts_per_layer": counts},
-        (_AUTO_MAP,): {**_auto_map(config), **ours},
-    }
-
-
-def has_own_counts(config: Mapping[str, Any]) -> bool:
-    """Whether config.json gives every layer its own count, as :func:`config_changes` writes it."""
-    block = config.get(BLOCK)
-    return isinstance(block, Mapping) and "experts_per_layer" in block
-
-
-def _auto_map(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config.get(_AUTO_MAP)
-    return found if isinstance(found, Mapping) else {}

@@ -13,6 +13,7 @@ from moeprune.cli.options import (
     revision_option,
     say,
 )
+from moeprune.cli.policy_options import policy_options
 from moeprune.cli.progress import progress
 
 
@@ -22,10 +23,10 @@ from moeprune.cli.progress import progress
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="FILE",
-    help="The plan: which experts stay.",
+    help="The plan: which experts stay. [default: all]",
 )
+@policy_options
 @click.option(
     "--mtp",
     type=click.Choice(["prune", "drop", "keep"]),
@@ -69,7 +70,9 @@ from moeprune.cli.progress import progress
 def command(
     model: str,
     output: Path,
-    plan: Path,
+    plan: Path | None,
+    k1: int | None,
+    k2: int | str | None,
     mtp: str,
     shard_size: str | None,
     per_layer: bool,
@@ -79,16 +82,19 @@ def command(
     revision: str | None,
     as_json: bool,
 ) -> None:
-    """Write MODEL without the experts that the plan removes, as a checkpoint of its own.
+    """Write MODEL without the experts that the plan removes, or with other k₁ and k₂.
 
     Copies byte ranges at the speed of the disk: nothing is loaded, cast or re-serialised. The
     folder appears under its name only when it is complete.
+
+    With --k1 and --k2, the folder carries the code that routes so, for transformers with
+    trust_remote_code=True; whoever does not run it has the model's own routing.
     """
     from moeprune.cli.export_text import export_text, preview_text
     from moeprune.core.plan import PrunePlan
     from moeprune.stages.export import prepare, source_of, write
 
-    made = PrunePlan.load(plan)  # once: it may come through a pipe
+    made = None if plan is None else PrunePlan.load(plan)  # once: it may come through a pipe
     with source_of(
         model, output=output, revision=revision, stream=stream, write=not dry_run
     ) as source:
@@ -96,6 +102,8 @@ def command(
             model,
             plan=made,
             output=output,
+            k1=k1,
+            k2=k2,
             revision=revision,
             mtp=mtp,
             shard_size=shard_size,
@@ -108,13 +116,14 @@ def command(
             return
         with progress() as on_progress:
             folder = write(prepared, on_progress=on_progress)
-    count = made.uniform_count
+    kept = prepared.kept
     result = {
         "output": str(folder),
-        "num_experts": count if count is not None else [len(ids) for ids in made.keep],
-        "method": made.method,
+        "num_experts": kept[0] if len(set(kept)) == 1 else list(kept),
+        "method": None if made is None else made.method,
+        **({} if prepared.policy is None else {"policy": prepared.policy.to_json()}),
         "size": dict(prepared.size),
         "next_token_layers": dict(prepared.next_token),
         "warnings": list(prepared.warnings),
     }
-    say(result, export_text(prepared, kept=[len(ids) for ids in made.keep]), as_json=as_json)
+    say(result, export_text(prepared), as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moeprune.cli.text import size
@@ -13,16 +12,16 @@ if TYPE_CHECKING:
 _MOST_FILES = 12
 
 
-def export_text(prepared: PreparedExport, *, kept: Sequence[int]) -> str:
+def export_text(prepared: PreparedExport) -> str:
     """After the folder was written."""
-    least, most = min(kept), max(kept)
+    least, most = min(prepared.kept), max(prepared.kept)
     counts = f"{most} experts in each MoE layer"
     padding = prepared.size.get("bytes_padding")
     if padding:
         counts += f", of which {least} to {most} are kept and the others are padding"
     elif least != most:
         counts = f"{least} to {most} experts in a MoE layer; loads with trust_remote_code=True"
-    lines = [f"{prepared.output}: {counts}"]
+    lines = [f"{prepared.output}: {counts}", *_routing(prepared)]
     return "\n".join([*lines, *_layers(prepared), *_size(prepared), *_warnings(prepared)])
 
 
@@ -35,6 +34,7 @@ def preview_text(prepared: PreparedExport) -> str:
         f"{_more(counts['pad'], 'padded')}{_more(counts['remap'], 'with new expert ids')}; "
         f"{counts['remove']:,} would leave",
         *(f"config.json: {'.'.join(p)} = {v}" for p, v in prepared.config_changes.items()),
+        *_routing(prepared),
         *_layers(prepared),
         *_size(prepared),
     ]
@@ -59,6 +59,16 @@ def preview_text(prepared: PreparedExport) -> str:
     lines += _warnings(prepared)
     lines.append("nothing was written (--dry-run)")
     return "\n".join(lines)
+
+
+def _routing(prepared: PreparedExport) -> list[str]:
+    policy = prepared.policy
+    if policy is None:
+        return []
+    return [
+        f"{policy.k1} experts run per token, weighed by the top {policy.k2}, where it is loaded "
+        "with trust_remote_code=True; elsewhere it routes as the model does"
+    ]
 
 
 def _more(count: int, what: str) -> str:

@@ -30,6 +30,12 @@ def inspect_text(model: Inspection) -> str:
         f"MoE layers {ranges(model.layer_ids)}"
         + (f"; dense {ranges(model.dense_layers)}" if model.dense_layers else "; no dense layer"),
     ]
+    if model.policy:
+        lines.append(
+            "exported with --k1 {k1} --k2 {k2}: {k1} experts run per token, weighed by the top "
+            "{k2}, where it is loaded with trust_remote_code=True; it is not calibrated or pruned "
+            "again, its source is".format_map(model.policy)
+        )
     if model.num_groups > 1:
         lines.append(
             f"{model.num_groups} router groups of {model.num_experts // model.num_groups}, a token "

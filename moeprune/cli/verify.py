@@ -26,7 +26,8 @@ from moeprune.errors import UsageError
     "--forward",
     is_flag=True,
     help="Also run both models: the logits of OUT must equal the source's with the removed "
-    "experts masked. --tolerance, --dtype, --device and --trust-remote-code are for it.",
+    "experts masked, and k1 and k2 applied. --tolerance, --dtype, --device and "
+    "--trust-remote-code are for it.",
 )
 @click.option(
     "--tolerance",

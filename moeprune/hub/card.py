@@ -7,13 +7,17 @@ same plan, same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moeprune.core.facts import ModelFacts
 from moeprune.core.plan import PrunePlan
+from moeprune.core.policy import RoutingPolicy
 from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
+from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_section
+from moeprune.hub.card_use import number, use_section
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
 
@@ -33,25 +37,39 @@ CRITERION_PAPERS = {
 
 
 def model_card(
-    plan: PrunePlan, *, source: str, source_readme: str | None = None, form: str = "uniform"
+    plan: PrunePlan | None,
+    *,
+    source: str,
+    source_readme: str | None = None,
+    form: str = "uniform",
+    policy: RoutingPolicy | None = None,
+    facts: ModelFacts | None = None,
+    native: RoutingPolicy | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
     """README.md of an exported model.
 
     Args:
-        plan: what was pruned.
+        plan: what was pruned; None: nothing.
         source: Hub id of the model that was pruned, or the name of its folder (see
             ``moeprune.hub.resolve.source_name``: a card is public, a path is not).
         source_readme: the README.md of the source; its licence, language and task are taken over.
         form: how layers of different counts were written: ``"per-layer"`` or ``"padded"``.
+        policy: k₁ and k₂, where they are not the source's.
+        facts: of the source.
+        native: k₁ and k₂ of the source; given with ``policy``.
+        notes: one line each, of the export.
     """
+    changed = None if policy is None or native is None else (policy, native)
+    pruned = [] if plan is None else [_how(plan, notes), _losses(plan)]
     sections = [
-        _front_matter(source, source_readme),
-        _what(plan, source),
-        _how(plan),
-        _losses(plan),
-        _use(plan, form),
-        _kept(plan),
-        _citation(plan),
+        _front_matter(source, source_readme, pruned=plan is not None),
+        _what(plan, source, facts, changed),
+        *pruned,
+        "" if changed is None else routing_section(*changed),
+        use_section(plan, form, changed),
+        "" if plan is None else _kept(plan),
+        _citation(plan, policy),
     ]
     text = "\n\n".join(section for section in sections if section) + "\n"
     # A lone surrogate (an undecodable file name) cannot be written as UTF-8.
@@ -66,29 +84,50 @@ def read_readme(folder: Path) -> str | None:
         return None
 
 
-def _front_matter(source: str, source_readme: str | None) -> str:
+def _front_matter(source: str, source_readme: str | None, *, pruned: bool) -> str:
     lines = copied_front_matter(source_readme)
     if is_hub_id(source):
         # The Hub has no word for pruning; of adapter, merge, quantized and finetune this is the
         # one it would infer.
         lines += [f"base_model: {json.dumps(source)}", "base_model_relation: finetune"]
     lines += ["library_name: transformers", "tags:"]
-    lines += [f"- {tag}" for tag in ("moeprune", "mixture-of-experts", "expert-pruning")]
+    tags = ("moeprune", "mixture-of-experts", *(("expert-pruning",) if pruned else ()))
+    lines += [f"- {tag}" for tag in tags]
     return "\n".join(["---", *lines, "---"])
 
 
-def _what(plan: PrunePlan, source: str) -> str:
+def _what(
+    plan: PrunePlan | None, source: str, facts: ModelFacts | None, changed: Changed | None
+) -> str:
     name = escape(source)
     shown = f"[{name}](https://huggingface.co/{source})" if is_hub_id(source) else name
+    if plan is None:
+        assert facts is not None and changed is not None, "else nothing was changed"
+        rows = [
+            ("Family", escape(facts.model_type)),
+            ("MoE layers", f"{len(set(facts.layer_ids))}"),
+            ("Routed experts per layer", f"{_span(facts.num_experts)} (unchanged)"),
+            *routing_rows(*changed),
+        ]
+        return (
+            f"# {name}, {changed[0].k1} experts per token\n\n"
+            f"{shown} with another number of experts run per token. Every weight is byte for byte "
+            "that of the source; nothing was trained.\n\n"
+            + table(("", "source → this model"), rows)
+        )
     before, after = sum(plan.num_experts), sum(plan.num_experts) - plan.num_removed
     rows = [
         ("Family", escape(plan.model_type)),
         ("MoE layers", f"{len(set(plan.layer_ids))}"),
         ("Routed experts per layer", f"{_span(plan.num_experts)} → {_span(map(len, plan.keep))}"),
         ("Routed experts in all", f"{before} → {after} ({plan.ratio:.1%} removed)"),
-        ("Experts run per token", f"{plan.top_k} (unchanged)"),
+        *(
+            routing_rows(*changed)
+            if changed
+            else [("Experts run per token", f"{plan.top_k} (unchanged)")]
+        ),
     ]
-    old, new = _number(plan.size.get("bytes_before")), _number(plan.size.get("bytes_after"))
+    old, new = number(plan.size.get("bytes_before")), number(plan.size.get("bytes_after"))
     if old and new is not None:
         rows.append(("Weights", f"{size(old)} → {size(new)} ({1 - new / old:.1%} smaller)"))
     return (
@@ -99,7 +138,7 @@ def _what(plan: PrunePlan, source: str) -> str:
     )
 
 
-def _how(plan: PrunePlan) -> str:
+def _how(plan: PrunePlan, notes: Sequence[str]) -> str:
     rows = [
         ("Method", escape(plan.method)),
         ("Criterion", escape(plan.criterion)),
@@ -110,14 +149,14 @@ def _how(plan: PrunePlan) -> str:
         rows.append(("Calibration domains", ", ".join(map(escape, sorted(plan.domain_loss)))))
     if plan.stats_sha256:
         rows.append(("Calibration stats (sha256)", escape(plan.stats_sha256)))
-    ratio = _number(plan.routing.get("entropy_ratio"))
+    ratio = number(plan.routing.get("entropy_ratio"))
     if ratio is not None:
         regime = escape(plan.routing.get("regime", "unknown"))
         rows.append(("Router entropy / log2 E", f"{ratio:.3f} ({regime})"))
-    jaccard = _number(plan.stability.get("jaccard"))
+    jaccard = number(plan.stability.get("jaccard"))
     if jaccard is not None:
         rows.append(("Stability (Jaccard of two halves of the text)", f"{jaccard:.3f}"))
-    notes = "".join(f"\n\nNote: {escape(warning)}" for warning in plan.warnings)
+    notes = "".join(f"\n\nNote: {escape(warning)}" for warning in (*plan.warnings, *notes))
     return "## How it was pruned\n\n" + table(("", "value"), rows) + notes
 
 
@@ -145,47 +184,6 @@ def _losses(plan: PrunePlan) -> str:
     )
 
 
-def _use(plan: PrunePlan, form: str) -> str:
-    family = escape(plan.model_type)
-    trust = ", trust_remote_code=True" if form == "per-layer" else ""
-    python = (
-        "```python\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("MODEL", dtype="auto"{trust})\n'
-        'tokenizer = AutoTokenizer.from_pretrained("MODEL")\n'
-        "```"
-    )
-    if form == "per-layer":
-        how = (
-            "Layers keep different numbers of experts. The file `modeling_moeprune.py` builds the "
-            f"{family} model of transformers (5.17 to 5.24) with the counts that config.json "
-            "states; without `trust_remote_code=True` loading fails, and so it does in runtimes "
-            f"that read one count for all layers.\n\n{python}"
-        )
-    else:
-        how = (
-            f"A plain {family} checkpoint; put this repository's id or a local folder in place of "
-            "`MODEL`. If the source needs `trust_remote_code=True`, so does this model.\n\n"
-            f"{python}\n\n```bash\nvllm serve MODEL\n```"
-        )
-    if form == "padded":
-        wide = max(map(len, plan.keep))
-        padding = _number(plan.size.get("bytes_padding"))
-        how += (
-            f"\n\nLayers keep different numbers of experts; each is filled up to {wide} with "
-            "experts of zeros that the router cannot choose (their bias is −1e9)"
-            + (f": {size(padding)} of the weights are such padding." if padding else ".")
-        )
-    return (
-        f"## Loading\n\n{how}\n\n## Limits\n\n"
-        f"- Each token still runs {plan.top_k} experts per layer: memory falls, compute per token "
-        "does not.\n"
-        "- Pruning costs quality, and not the same in every domain, language or task. What the "
-        "calibration text did not show was not protected.\n"
-        "- Limits, biases and terms of the source apply."
-    )
-
-
 def _kept(plan: PrunePlan) -> str:
     rows = [
         (row_name(*row).removeprefix("layer "), f"{len(ids)} of {count}", ranges(ids))
@@ -199,11 +197,13 @@ def _kept(plan: PrunePlan) -> str:
     )
 
 
-def _citation(plan: PrunePlan) -> str:
-    lines = [f"- *{MESA_PAPER}*: router mass, the worst domain, routing regimes."]
-    if plan.criterion in CRITERION_PAPERS:
+def _citation(plan: PrunePlan | None, policy: RoutingPolicy | None) -> str:
+    lines = [f"- *{MESA_PAPER}*: router mass, the worst domain, routing regimes."] if plan else []
+    if policy is not None:
+        lines.append(f"- *{PAPER}*: k₁ and k₂.")
+    if plan and plan.criterion in CRITERION_PAPERS:
         lines.append(f"- {CRITERION_PAPERS[plan.criterion]}: the criterion.")
-    if plan.method == "evoesap":
+    if plan and plan.method == "evoesap":
         lines.append("- EvoESAP (arXiv 2603.06003): the search for how many each layer keeps.")
     return "## Papers\n\n" + "\n".join(lines)
 
@@ -212,11 +212,6 @@ def _span(counts: Any) -> str:
     """One number, or least to most."""
     found = sorted(counts)
     return f"{found[0]}" if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
-
-
-def _number(value: Any) -> float | None:
-    # A plan may have been edited by a person: what is no number is left out of the card.
-    return float(value) if type(value) in (int, float) else None
 
 
 def _value(value: Any) -> str:

@@ -27,19 +27,19 @@ def config_problems(
         made: how it was exported.
     """
     layout, changes = next_token.layout, next_token.config_changes
-    keep = made.plan.keep
+    keep = made.keep(layout)
     problems = [
         f"config.json {'.'.join(path)} is not {value!r}, the next-token layers are gone"
         for path, value in changes.items()
         if not same_value(_at(out.config, path), value)
     ]
     owned = {*layout.count_keys, *changes}
-    added = {path[0] for path in form_config(made.form, source, layout, keep)}
+    added = {path[0] for path in form_config(made.form, source, layout, keep, made.policy)}
     names = named_places(source)
     for path, mine, theirs in config_differences(source.config, out.config):
         if path not in owned and path[0] not in added and not names(path):
             problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
-    problems += form_problems(made.form, source, out, layout, keep)
+    problems += form_problems(made.form, source, out, layout, keep, made.policy)
     try:
         problems += settings_problems(source, out, layout, keep)
         problems += _count_problems(out, next_token, made)
@@ -50,8 +50,8 @@ def config_problems(
 
 def _count_problems(out: CheckpointIndex, next_token: NextToken, made: Exported) -> Iterator[str]:
     """Whether config.json and the tensors of the export, read on their own, tell the plan."""
-    due = count_of(made.form, made.plan.keep)
     layers = next_token.layout.layer_ids
+    due = count_of(made.form, made.keep(next_token.layout))
     if made.form == PER_LAYER:
         # The tensors are compared with the source's; what a loader allocates is the widest layer.
         for path in next_token.layout.count_keys:

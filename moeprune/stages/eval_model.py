@@ -5,7 +5,6 @@ A plan needs the layout of the experts; questions need a model that transformers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +12,11 @@ from typing import Any
 
 from moeprune.artefact import read_json, sha256_bytes
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
-from moeprune.checkpoint.per_layer import MODELING_FILE, has_own_counts, modeling_text
+from moeprune.checkpoint.own_code import MODELING_FILE, has_own_counts, is_own_code, own_policy
 from moeprune.checkpoint.sample import code_of, sample
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
+from moeprune.core.policy import RoutingPolicy
 from moeprune.errors import CheckpointError, MoePruneError, UnsupportedModelError, UsageError
 from moeprune.hub.resolve import resolve_model, source_name
 from moeprune.stages.exported import RECORD, Exported, exported
@@ -57,20 +57,32 @@ class AskedModel:
 
     @property
     def routed(self) -> MoeLayout:
-        """The same, of a model that must have experts.
+        """The same, of a model that plans can mask and policies reroute.
 
         Raises:
-            UnsupportedModelError: why it has none, or none that are known.
+            UnsupportedModelError: why it has no experts, or none that are known.
+            UsageError: its own code runs another k₁ and k₂.
         """
         if self.opened is None:
             assert self.problem is not None
             raise self.problem
+        if self.policy is not None:
+            raise UsageError(
+                f"{self.name} was exported with --k1 {self.policy.k1} --k2 {self.policy.k2}, and "
+                "is evaluated as it is. Evaluate plans, --k1 and --k2 on the model that it was "
+                "made from."
+            )
         return self.opened.layout
 
     @property
+    def policy(self) -> RoutingPolicy | None:
+        """k₁ and k₂ that its own code runs; None: those of its config.json."""
+        return own_policy(self.index.config)
+
+    @property
     def own_code(self) -> bool:
-        """Whether its code is the file that ``export --per-layer`` writes, byte for byte."""
-        return _own_code(self.index)
+        """Whether its code is the file that ``export`` writes, byte for byte."""
+        return is_own_code(self.index)
 
     @property
     def draws(self) -> bool:
@@ -113,9 +125,11 @@ class AskedModel:
         if self.opened is not None:
             facts = self.opened.facts
             body |= {"layers": facts.num_layers, "experts": list(facts.num_experts)}
-        elif self.export is not None:
+        elif self.export is not None and self.export.plan is not None:
             kept = [len(ids) for ids in self.export.plan.keep]
             body |= {"layers": len(kept), "experts": kept}
+        if self.policy is not None:
+            body["policy"] = self.policy.to_json()
         return body
 
     def check_plan(self, plan: PrunePlan) -> None:
@@ -124,10 +138,9 @@ class AskedModel:
         Raises:
             MismatchError: it was made for another one.
             UnsupportedModelError: the model has no experts that could be removed.
+            UsageError: it is an export that runs another k₁ and k₂.
         """
-        if self.opened is None:
-            assert self.problem is not None
-            raise self.problem
+        assert self.routed is not None and self.opened is not None
         plan.check_against(self.opened.facts)
 
     def check(self, *, trust_remote_code: bool) -> None:
@@ -144,10 +157,11 @@ class AskedModel:
             check_trusted(
                 self.opened.layout, self.opened.origin, trust_remote_code=trust_remote_code
             )
-        elif has_own_counts(self.index.config) and not (self.own_code or trust_remote_code):
+        exported = has_own_counts(self.index.config) or self.policy is not None
+        if exported and not (self.own_code or trust_remote_code):
             raise UsageError(
-                f"{self.index.path} was exported with --per-layer, and its {MODELING_FILE} is not "
-                "the one that this moeprune writes. Read it, then give --trust-remote-code."
+                f"{self.index.path} was exported with code of its own, and its {MODELING_FILE} is "
+                "not the one that this moeprune writes. Read it, then give --trust-remote-code."
             )
         check_config(self.index.path, trust_remote_code=trust_remote_code)
 
@@ -214,7 +228,7 @@ def open_asked(model: str | Path, *, revision: str | None = None) -> AskedModel:
     opened: OpenModel | None = None
     problem: MoePruneError | None = None
     try:
-        opened = open_model(model, revision=revision)
+        opened = open_model(model, revision=revision, rerouted=True)
         mark = opened.facts.fingerprint
     except UnsupportedModelError as reason:
         problem = reason
@@ -227,16 +241,3 @@ def open_asked(model: str | Path, *, revision: str | None = None) -> AskedModel:
         problem=problem,
         export=record,
     )
-
-
-def _own_code(index: CheckpointIndex) -> bool:
-    """Whether everything that transformers would run of this folder is the file that we write."""
-    found: Mapping[str, Any] = index.config.get("auto_map") or {}
-    stem = f"{MODELING_FILE.removesuffix('.py')}."
-    classes = isinstance(found, Mapping) and [
-        value for name, value in found.items() if not name.startswith("AutoTokenizer")
-    ]
-    if not classes or not all(isinstance(name, str) and name.startswith(stem) for name in classes):
-        return False
-    path = index.path / MODELING_FILE
-    return path.is_file() and path.read_bytes() == modeling_text().encode()

@@ -1,26 +1,29 @@
-"""export: write a checkpoint without the experts that a plan removes. Never loads the model."""
+"""export: write a checkpoint without the experts that a plan removes, or with other k₁ and k₂.
+
+Never loads the model.
+"""
 
 from __future__ import annotations
 
-import json
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import moeprune
 from moeprune.checkpoint.config import edit_json_text
-from moeprune.checkpoint.edits import TensorEdit, edits_for
+from moeprune.checkpoint.edits import edits_for
 from moeprune.checkpoint.index import CONFIG_FILE
 from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import contents_of, write_checkpoint
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import EDITED
+from moeprune.core.policy_words import PolicyWords, Rank
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.sizes import parse_bytes
+from moeprune.errors import UsageError
 from moeprune.hub.card import model_card, read_readme
-from moeprune.stages.exported import RECORD, SCHEMA
+from moeprune.stages.export_record import record_text, size_of
+from moeprune.stages.exported import RECORD, kept
 from moeprune.stages.forms import (
     check_form,
     form_config,
@@ -29,9 +32,10 @@ from moeprune.stages.forms import (
     form_texts,
     padding_size,
 )
-from moeprune.stages.identify import OpenModel, open_model
+from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
+from moeprune.stages.rerouting import policy_of
 from moeprune.stages.stored import settings_texts
 from moeprune.stages.streaming import StreamedModel, streamed
 
@@ -41,8 +45,10 @@ CARD_FILE = "README.md"
 def export(
     model: str | Path,
     *,
-    plan: str | Path | PrunePlan,
+    plan: str | Path | PrunePlan | None = None,
     output: str | Path,
+    k1: int | None = None,
+    k2: Rank | None = None,
     revision: str | None = None,
     mtp: str = "prune",
     shard_size: str | int | None = None,
@@ -51,7 +57,7 @@ def export(
     stream: bool = False,
     on_progress: OnProgress = ignore,
 ) -> Path:
-    """Write ``model`` without the experts that ``plan`` removes, as a checkpoint of its own.
+    """Write ``model`` without the experts that ``plan`` removes, with ``k1`` and ``k2``, or both.
 
     Headers and plan make the whole list of edits, which is checked before a byte is written. Kept
     experts and router rows are byte-identical to the source. The folder appears under its name
@@ -59,8 +65,12 @@ def export(
 
     Args:
         model: folder or Hub id.
-        plan: a plan or its file.
+        plan: a plan or its file; None: all experts stay, and ``k1`` and ``k2`` are given.
         output: the folder to make.
+        k1: experts that run per token. The code that does it lies in the folder; the top-k of
+            config.json stays, so that whoever does not run the code has the model's own routing.
+        k2: with ``k1``: their weights are divided by the probability of the top ``k2``, or of all:
+            ``"E"``.
         revision: of a Hub model.
         mtp: next-token-prediction layers: ``"prune"`` cuts their experts to the ids of the last MoE
             layer, ``"drop"`` leaves the layers out, ``"keep"`` leaves them as they are, which only
@@ -84,17 +94,18 @@ def export(
         PlanError: the plan is malformed, or its layers keep different numbers of experts and
             neither ``per_layer`` nor ``pad`` says how to write them.
         OutputError: ``output`` exists, lies in the model, or the disk is full.
-        UsageError: an unknown ``mtp``, a ``shard_size`` that is none, or ``stream`` of a local
-            folder.
+        UsageError: an unknown ``mtp``, a ``shard_size`` that is none, ``stream`` of a local
+            folder, or ``k1`` and ``k2`` that the routers cannot take.
         HubError: the Hub refused.
     """
-    if not isinstance(plan, PrunePlan):
-        plan = PrunePlan.load(Path(plan))
+    plan = _loaded(plan)
     with source_of(model, output=output, revision=revision, stream=stream) as source:
         prepared = prepare(
             model,
             plan=plan,
             output=output,
+            k1=k1,
+            k2=k2,
             revision=revision,
             mtp=mtp,
             shard_size=shard_size,
@@ -126,8 +137,10 @@ def source_of(
 def prepare(
     model: str | Path,
     *,
-    plan: str | Path | PrunePlan,
+    plan: str | Path | PrunePlan | None = None,
     output: str | Path,
+    k1: int | None = None,
+    k2: Rank | None = None,
     revision: str | None = None,
     mtp: str = "prune",
     shard_size: str | int | None = None,
@@ -141,50 +154,57 @@ def prepare(
     """
     output = Path(output).expanduser()
     shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
-    if not isinstance(plan, PrunePlan):
-        plan = PrunePlan.load(Path(plan))
+    plan, words = _loaded(plan), PolicyWords(k1=k1, k2=k2)
+    if plan is None and not words.given:
+        raise UsageError(
+            "there is nothing to change: give --plan (which experts stay), --k1 and --k2 (how many "
+            "run), or both."
+        )
     form = form_of(plan, per_layer=per_layer, pad=pad)
     check_output(output, source=None)  # before a download
     opened = open_model(model, revision=revision, source=source)
     index = opened.index
-    plan.check_against(opened.facts)
+    if plan is not None:
+        plan.check_against(opened.facts)
+    keep = kept(plan, opened.layout)
     check_form(form, index, opened.layout)
-    count = max(map(len, plan.keep))
+    policy = policy_of(words, form, index, opened.layout, keep)
+    count = max(map(len, keep))
     check_output(output, source=None if source else index.path)
     next_token = NextToken.of(index, opened.layout, mode=mtp)
     layout = next_token.layout
-    plain = edits_for(next_token.staying(index.tensors), layout, dict(enumerate(plan.keep)))
-    edits = form_edits(form, plain, index, layout, plan.keep)
+    plain = edits_for(next_token.staying(index.tensors), layout, dict(enumerate(keep)))
+    edits = form_edits(form, plain, index, layout, keep)
     changes = {
-        **dict.fromkeys(layout.count_keys, count),
+        **(dict.fromkeys(layout.count_keys, count) if plan is not None else {}),
         **next_token.config_changes,
-        **form_config(form, index, layout, plan.keep),
+        **form_config(form, index, layout, keep, policy),
     }
     config_text = edit_json_text(index.config_text, changes)
-    texts = settings_texts(index, layout, plan.keep, config_text=config_text)
+    texts = settings_texts(index, layout, keep, config_text=config_text)
     warning = next_token.warning(count=count)
-    warnings = tuple(filter(None, (EDITED if plan.edited else None, warning)))
-    current = plan.without_stale()
-    size = _size(opened, current, edits) | padding_size(plain, edits)
-    noted = replace(current, warnings=(*current.warnings, *filter(None, [warning])))
-    provenance = {
-        "schema": SCHEMA,
-        "moeprune": moeprune.__version__,
-        "source": {"name": opened.facts.name, "fingerprint": opened.facts.fingerprint},
-        "form": form,
-        "changed_config_keys": [".".join(path) for path in changes],
-        "next_token_layers": next_token.record(),
-        "size": size,
-        "left_out": list(sidecars_of(index, replaced=(CONFIG_FILE, RECORD, CARD_FILE)).left),
-        "plan": plan.to_json(),
-    }
-    if warnings:
-        provenance["warnings"] = list(warnings)
-    texts |= form_texts(form) | {
-        RECORD: json.dumps(provenance, indent=1) + "\n",
-        CARD_FILE: model_card(
-            replace(noted, size=size),
+    warnings = tuple(filter(None, (EDITED if plan and plan.edited else None, warning)))
+    current = plan.without_stale() if plan else None
+    size = size_of(opened, current, edits) | padding_size(plain, edits)
+    texts |= form_texts(form, policy) | {
+        RECORD: record_text(
+            opened=opened,
+            plan=plan,
             form=form,
+            policy=policy,
+            changes=changes,
+            next_token=next_token,
+            size=size,
+            warnings=warnings,
+            left_out=sidecars_of(index, replaced=(CONFIG_FILE, RECORD, CARD_FILE)).left,
+        ),
+        CARD_FILE: model_card(
+            current and replace(current, size=size),
+            form=form,
+            policy=policy,
+            facts=opened.facts,
+            native=opened.layout.native_policy,
+            notes=tuple(filter(None, [warning])),
             source=opened.facts.name,
             source_readme=read_readme(index.path),
         ),
@@ -197,6 +217,8 @@ def prepare(
         output=output,
         next_token=next_token.record(),
         size=size,
+        kept=tuple(map(len, keep)),
+        policy=policy,
         warnings=warnings,
         source=source,
     )
@@ -219,9 +241,5 @@ def write(prepared: PreparedExport, *, on_progress: OnProgress = ignore) -> Path
     )
 
 
-def _size(opened: OpenModel, plan: PrunePlan, edits: list[TensorEdit]) -> dict[str, Any]:
-    """Bytes of all tensors before and after; and what the plan said, where that is not it."""
-    after = sum(edit.info.nbytes for edit in edits)
-    size: dict[str, Any] = {"bytes_before": opened.index.total_bytes, "bytes_after": after}
-    planned = plan.size.get("bytes_after", after)
-    return size if planned == after else size | {"bytes_planned": planned}
+def _loaded(plan: str | Path | PrunePlan | None) -> PrunePlan | None:
+    return PrunePlan.load(Path(plan)) if isinstance(plan, str | Path) else plan

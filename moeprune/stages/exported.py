@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprune.artefact import check_schema, read_json
+from moeprune.core.facts import ModelFacts
+from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
-from moeprune.errors import CheckpointError
+from moeprune.core.policy import RoutingPolicy
+from moeprune.errors import CheckpointError, MismatchError
 from moeprune.kinds import not_exported, wanted
 from moeprune.stages.forms import FORMS, UNIFORM
 from moeprune.stages.next_token import MODES
@@ -21,14 +24,46 @@ class Exported:
     """How a folder was exported.
 
     Attributes:
-        plan: which experts stay.
+        plan: which experts stay; None: all.
         mtp: what became of the next-token layers, one of ``next_token.MODES``.
         form: how layers of different counts were written, one of ``forms.FORMS``.
+        policy: k₁ and k₂ of its routers; None: the source's own.
+        source: name and fingerprint of the model it was made from, or ``""``: not stated.
     """
 
-    plan: PrunePlan
+    plan: PrunePlan | None
     mtp: str
     form: str
+    policy: RoutingPolicy | None = None
+    source: tuple[str, str] = ("", "")
+
+    def keep(self, layout: MoeLayout) -> tuple[tuple[int, ...], ...]:
+        """(L,) the ids that stay, of the source with this layout."""
+        return kept(self.plan, layout)
+
+    @property
+    def reference(self) -> str:
+        """What it should compute, in words."""
+        changed = ["with the removed experts masked"] if self.plan is not None else []
+        if self.policy is not None:
+            changed.append(f"with k1 = {self.policy.k1} and k2 = {self.policy.k2} applied")
+        return f"the source {' and '.join(changed)}"
+
+    def check_source(self, facts: ModelFacts) -> None:
+        """Check that it was made from this model.
+
+        Raises:
+            MismatchError: it was made from another one.
+        """
+        name, fingerprint = self.source
+        if self.plan is not None:
+            self.plan.check_against(facts)
+        elif fingerprint != facts.fingerprint:
+            raise MismatchError(
+                f"the export was made from {name or 'another model'} (fingerprint "
+                f"{fingerprint[:12]}), not from {facts.name} ({facts.fingerprint[:12]}). Name the "
+                "model that it was made from."
+            )
 
 
 def exported(out: Path) -> Exported:
@@ -41,7 +76,9 @@ def exported(out: Path) -> Exported:
     if not path.is_file():
         raise CheckpointError(not_exported(out))
     body = read_json(path, error=CheckpointError, what=wanted(SCHEMA))
-    if not isinstance(body, dict) or not isinstance(body.get("plan"), dict):
+    stated = body if isinstance(body, dict) else {}
+    policy = _policy(stated.get("policy"), path)
+    if not isinstance(stated.get("plan"), dict) and (policy is None or stated.get("plan")):
         raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
     check_schema(body, schema=SCHEMA, path=path, error=CheckpointError)
     layers = body.get("next_token_layers", {"mode": "prune"})  # older exports always cut them
@@ -57,10 +94,31 @@ def exported(out: Path) -> Exported:
             f"{path}: form is {form!r}, which this moeprune does not know. Export again, or update "
             "moeprune."
         )
-    plan = PrunePlan.from_json(body["plan"], path=path)
-    if (form == UNIFORM) != (plan.uniform_count is not None):
+    plan = PrunePlan.from_json(body["plan"], path=path) if body["plan"] else None
+    if (form == UNIFORM) != (plan is None or plan.uniform_count is not None):
+        counts = sorted({*map(len, plan.keep)}) if plan else "all"
         raise CheckpointError(
-            f"{path}: form {form!r} does not go with a plan that keeps "
-            f"{sorted({*map(len, plan.keep)})} experts a layer. Export again."
+            f"{path}: form {form!r} does not go with a plan that keeps {counts} experts a layer. "
+            "Export again."
         )
-    return Exported(plan=plan, mtp=mode, form=form)
+    source = body.get("source", {})
+    found = tuple(str(source.get(key, "")) for key in ("name", "fingerprint"))
+    return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=(found[0], found[1]))
+
+
+def kept(plan: PrunePlan | None, layout: MoeLayout) -> tuple[tuple[int, ...], ...]:
+    """(L,) the ids that stay; without a plan, all."""
+    if plan is not None:
+        return plan.keep
+    return tuple(tuple(range(count)) for count in layout.num_experts)
+
+
+def _policy(body: object, path: Path) -> RoutingPolicy | None:
+    if body is None:
+        return None
+    if not isinstance(body, dict) or set(body) != {"k1", "k2"}:
+        raise CheckpointError(
+            f"{path}: policy is {body!r}, which this moeprune does not know. Export again, or "
+            "update moeprune."
+        )
+    return RoutingPolicy(k1=body["k1"], k2=body["k2"])

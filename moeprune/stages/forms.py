@@ -2,7 +2,7 @@
 
 ``uniform`` is a plain checkpoint of its family. ``per-layer`` carries the code that builds layers
 of different counts. ``padded`` is plain again: narrow layers are filled with experts that no token
-can choose.
+can choose. With k₁ and k₂, an export of any form carries code too, see ``rerouting``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from moeprune.architectures import family_names
 from moeprune.checkpoint.audit import same_value
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.own_code import MODELING_FILE, modeling_text, own_code_changes
 from moeprune.checkpoint.padding import check_paddable, padded_edits
-from moeprune.checkpoint.per_layer import (
-    MODELING_FILE,
-    check_following,
-    check_per_layer,
-    config_changes,
-    modeling_text,
-)
+from moeprune.checkpoint.per_layer import check_following, check_per_layer
 from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
+from moeprune.core.policy import RoutingPolicy
 from moeprune.core.targets import PADDABLE
 from moeprune.errors import PlanError, UnsupportedModelError, UsageError
 
@@ -33,8 +29,13 @@ UNIFORM, PER_LAYER, PADDED = "uniform", "per-layer", "padded"
 FORMS = (UNIFORM, PER_LAYER, PADDED)
 
 
-def form_of(plan: PrunePlan, *, per_layer: bool, pad: bool) -> str:
+def form_of(plan: PrunePlan | None, *, per_layer: bool, pad: bool) -> str:
     """The form that an export gets: one of ``FORMS``.
+
+    Args:
+        plan: which experts stay; None: all.
+        per_layer: the option.
+        pad: the option.
 
     Raises:
         UsageError: both options, or one of them where every layer keeps the same number.
@@ -42,6 +43,13 @@ def form_of(plan: PrunePlan, *, per_layer: bool, pad: bool) -> str:
     """
     if per_layer and pad:
         raise UsageError("--per-layer and --pad are two ways out of one problem; give one of them.")
+    if plan is None:
+        if per_layer or pad:
+            raise UsageError(
+                f"--{'pad' if pad else 'per-layer'} is for a plan whose layers keep different "
+                "numbers of experts, and there is none. Add --plan, or leave the option out."
+            )
+        return UNIFORM
     counts = sorted(map(len, plan.keep))
     if plan.uniform_count is not None:
         if per_layer or pad:
@@ -142,15 +150,26 @@ def form_edits(
 
 
 def form_config(
-    form: str, index: CheckpointIndex, layout: MoeLayout, keep: Sequence[Sequence[int]]
+    form: str,
+    index: CheckpointIndex,
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+    policy: RoutingPolicy | None,
 ) -> dict[tuple[str, ...], Any]:
-    """The keys of config.json that the form brings, beside the expert counts."""
-    return config_changes(index.config, layout, keep) if form == PER_LAYER else {}
+    """The keys of config.json that the form and a policy bring, beside the expert counts."""
+    if not has_code(form, policy):
+        return {}
+    return own_code_changes(index.config, layout, keep, counts=form == PER_LAYER, policy=policy)
 
 
-def form_texts(form: str) -> dict[str, str]:
-    """The files that the form brings: name -> text."""
-    return {MODELING_FILE: modeling_text()} if form == PER_LAYER else {}
+def form_texts(form: str, policy: RoutingPolicy | None) -> dict[str, str]:
+    """The files that the form and a policy bring: name -> text."""
+    return {MODELING_FILE: modeling_text()} if has_code(form, policy) else {}
+
+
+def has_code(form: str, policy: RoutingPolicy | None) -> bool:
+    """Whether such an export carries code of its own."""
+    return form == PER_LAYER or policy is not None
 
 
 def form_problems(
@@ -159,20 +178,21 @@ def form_problems(
     export: CheckpointIndex,
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
+    policy: RoutingPolicy | None,
 ) -> Iterator[str]:
     """What is wrong with an export's own files and keys, one line each.
 
     Whoever runs the folder's code afterwards runs what this moeprune would have written there.
     """
-    for path, value in form_config(form, source, layout, keep).items():
+    for path, value in form_config(form, source, layout, keep, policy).items():
         found: Any = export.config.get(path[0])
         if not same_value(found, value):
             yield f"config.json {path[0]} is {found!r}, expected {value!r}"
-    for name, text in form_texts(form).items():
+    for name, text in form_texts(form, policy).items():
         try:
             same = (export.path / name).read_bytes() == text.encode("utf-8")
         except OSError:
-            yield f"{name} is missing: no loader can build layers of different counts without it"
+            yield f"{name} is missing: no loader can build this model without it"
             continue
         if not same:
             yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
+from moeprune.core.policy import RoutingPolicy
 from moeprune.stages.numbers import check_numbers
 
 if TYPE_CHECKING:
@@ -28,20 +30,22 @@ def compare_forward(
     out: Path,
     *,
     layout: MoeLayout,
-    plan: PrunePlan,
+    plan: PrunePlan | None,
+    policy: RoutingPolicy | None,
     dtype: str,
     device: str | None,
     trust_remote_code: bool,
     own_code: bool,
     rounding: bool,
 ) -> LogitDifference:
-    """Logits of an export on a few prompts against the source's with the removed experts masked.
+    """Logits of an export on a few prompts against the source's, masked and rerouted live.
 
     Args:
         source: the checkpoint that was pruned.
         out: the exported folder.
         layout: of the source.
-        plan: which experts stay.
+        plan: which experts stay; None: all.
+        policy: k₁ and k₂ of the export's routers; None: those of the source.
         dtype: to load both models in, one after the other.
         device: to run them on.
         trust_remote_code: run code that comes with the source.
@@ -72,13 +76,21 @@ def compare_forward(
     else:
         prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
     layers = moe_layers(full, layout)
-    with masked_experts(
-        full,
-        routers=[layer.router for layer in layers],
-        num_experts=[layer.num_experts for layer in layers],
-        removed=[plan.removed[layer.row] for layer in layers],
-        extra=layout.extra_rows,
-    ):
+    with ExitStack() as changed:
+        if plan is not None:
+            masked = masked_experts(
+                full,
+                routers=[layer.router for layer in layers],
+                num_experts=[layer.num_experts for layer in layers],
+                removed=[plan.removed[layer.row] for layer in layers],
+                extra=layout.extra_rows,
+            )
+            changed.enter_context(masked)
+        if policy is not None:  # around the mask: what it reroutes is the masked router
+            from moeprune.stages.policies import policy_applied
+
+            keep = None if plan is None else plan.keep
+            changed.enter_context(policy_applied(full, layout, policy, keep))
         reference = prompt_logits(full, prompts)
         experts = [layer.experts for layer in layers]
         noise = rounding_noise(full, prompts, reference, experts=experts) if rounding else 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprune.checkpoint.index import CheckpointIndex, fingerprint
-from moeprune.checkpoint.per_layer import has_own_counts
+from moeprune.checkpoint.own_code import has_own_counts, own_policy
 from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import CheckpointError, UnsupportedModelError
@@ -39,6 +39,7 @@ def open_model(
     revision: str | None = None,
     gating: str | None = None,
     source: StreamedModel | None = None,
+    rerouted: bool = False,
 ) -> OpenModel:
     """Open a local folder or a Hub id.
 
@@ -47,10 +48,13 @@ def open_model(
         revision: of a Hub model.
         gating: from router logits to scores, where only the model's own code says so.
         source: of a Hub model that is not to be downloaded whole.
+        rerouted: the caller knows what to do with an export whose code runs other k₁ and k₂ than
+            its config.json states.
 
     Raises:
         CheckpointError: it cannot be read.
-        UnsupportedModelError: it is no MoE that moeprune can prune.
+        UnsupportedModelError: it is no MoE that moeprune can prune, or ... an export that runs
+            other k₁ and k₂.
         HubError: the Hub refused.
         UsageError: ``gating`` is given for a family that is known.
     """
@@ -62,6 +66,13 @@ def open_model(
         raise UnsupportedModelError(
             f"{index.path} was exported with --per-layer: its layers have different numbers of "
             "experts. Use the model that it was made from (moeprune.json names it)."
+        )
+    policy = own_policy(index.config)
+    if policy is not None and not rerouted:
+        raise UnsupportedModelError(
+            f"{index.path} was exported with --k1 {policy.k1} --k2 {policy.k2}, and its routers "
+            "run so by code of the folder. Use the model that it was made from (moeprune.json "
+            "names it), and give --k1 and --k2 to the export."
         )
     layout, origin = lay_out(index.config, index.tensors, gating=gating)
     if source is not None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from moeprune.checkpoint.own_code import own_policy
 from moeprune.core.budget import Budget
 from moeprune.core.cost import Activated
 from moeprune.core.facts import ModelFacts
@@ -54,6 +55,7 @@ class Inspection:
         dense_layers: ids of the layers without routed experts.
         num_experts: routed experts of every MoE layer.
         top_k: experts run per token.
+        policy: k₁ and k₂ that an export runs by its own code, or None: those of its config.json.
         gating: from router logits to scores; ``"unknown"`` where only the model's own code says it.
         num_groups: router groups, 1 = none.
         top_groups: groups a token may choose from.
@@ -87,6 +89,7 @@ class Inspection:
     dense_layers: tuple[int, ...]
     num_experts: int
     top_k: int
+    policy: Mapping[str, int] | None
     gating: str
     num_groups: int
     top_groups: int
@@ -128,12 +131,12 @@ def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
         HubError: the Hub refused.
     """
     with outlined(model, revision=revision) as source:
-        return _inspected(open_model(model, revision=revision, source=source))
+        return _inspected(open_model(model, revision=revision, source=source, rerouted=True))
 
 
 def _inspected(opened: OpenModel) -> Inspection:
     layout, facts, tensors = opened.layout, opened.facts, opened.index.tensors
-    limit = limits(facts)
+    limit, policy = limits(facts), own_policy(opened.index.config)
     experts = {name: tensors[name] for name, at in layout.tensors.items() if at.role == "expert"}
     return Inspection(
         name=facts.name,
@@ -146,6 +149,7 @@ def _inspected(opened: OpenModel) -> Inspection:
         dense_layers=_dense_layers(tensors, layout),
         num_experts=facts.width,
         top_k=facts.top_k,
+        policy=policy.to_json() if policy else None,
         gating=facts.gating,
         num_groups=facts.num_groups,
         top_groups=facts.top_groups,

@@ -13,6 +13,7 @@ from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sources import PassingFiles, passing_sizes
 from moeprune.checkpoint.writer import Contents
+from moeprune.core.policy import RoutingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class PreparedExport:
         output: the folder to make.
         next_token: what becomes of next-token layers, as moeprune.json records it.
         size: bytes of all tensors before and after.
+        kept: (L,) experts that stay in each MoE layer.
+        policy: k₁ and k₂ of the routers; None: the source's own.
         warnings: one line each, for people.
         source: where weight files come from one by one, None if they all lie on the disk.
     """
@@ -38,6 +41,8 @@ class PreparedExport:
     output: Path
     next_token: Mapping[str, Any]
     size: Mapping[str, Any]
+    kept: tuple[int, ...]
+    policy: RoutingPolicy | None
     warnings: tuple[str, ...]
     source: PassingFiles | None = None
 
@@ -88,6 +93,7 @@ class PreparedExport:
             "downloads": self.downloads,
             "bytes_free": self.bytes_free,
             "warnings": list(self.warnings),
+            **({"policy": self.policy.to_json()} if self.policy else {}),
         }
 
     @property

@@ -13,7 +13,7 @@ from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import UsageError
 from moeprune.stages.config_problems import config_problems
 from moeprune.stages.exported import exported
-from moeprune.stages.forms import PADDED, PER_LAYER
+from moeprune.stages.forms import PADDED, has_code
 from moeprune.stages.forward import compare_forward
 from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
@@ -37,6 +37,7 @@ class VerifyReport:
         dropped: tensors of the source that left with their expert, or with a next-token layer.
         bytes_compared: bytes compared with the source.
         logits: the logit comparison, None where it was not asked for.
+        reference: what the logits were compared with.
         tolerance: what the logits were held to.
     """
 
@@ -46,6 +47,7 @@ class VerifyReport:
     bytes_compared: int
     logits: LogitDifference | None
     tolerance: float
+    reference: str = "the source with the removed experts masked"
 
     @property
     def ok(self) -> bool:
@@ -81,8 +83,8 @@ class VerifyReport:
         if self.logits is not None:
             lines.append(
                 f"logits: largest difference {self.logits.largest:.2e} (allowed "
-                f"{self.logits.allowed(self.tolerance):.2e}) from the source with the removed "
-                f"experts masked, at {self.logits.positions} positions{_rounding(self.logits)}"
+                f"{self.logits.allowed(self.tolerance):.2e}) from {self.reference}, at "
+                f"{self.logits.positions} positions{_rounding(self.logits)}"
             )
         lines += [f"FAILED: {problem}" for problem in self.problems[:20]]
         if len(self.problems) > 20:
@@ -107,7 +109,7 @@ def verify(
 
     Structure: every tensor of the source is kept, sliced or dropped as the plan inside ``out``
     says, kept rows are byte-identical, padding is zero, shapes match ``out``'s own config, and
-    config.json differs in the expert counts and in what the form of the export adds only.
+    config.json differs in the expert counts and in what the export adds only.
 
     Args:
         out: a folder that ``export`` wrote.
@@ -115,8 +117,8 @@ def verify(
             weight files come that something is compared with, one by one, and go again; with
             ``forward`` the whole model comes to the Hub's cache.
         forward: also load both models and compare the logits of a few prompts: the export's
-            against the source's with the removed experts masked to −inf. The code in the folder
-            of a per-layer export is run where it is, byte for byte, what this moeprune writes.
+            against the source's with the removed experts masked to −inf and k₁ and k₂ applied.
+            Code in the folder is run where it is, byte for byte, what this moeprune writes.
         tolerance: largest logit difference that passes, relative where logits exceed 1. None: 1e-5,
             or five times what rounding in the experts alone does to this model's logits, where that
             is more; never above 1e-3.
@@ -151,8 +153,7 @@ def verify(
             raise UsageError(
                 f"{out} and its --source are the same folder; name the pruned one first."
             )
-        plan = made.plan
-        plan.check_against(opened.facts)
+        made.check_source(opened.facts)
         next_token = NextToken.of(source_index, layout, mode=made.mtp)
         if forward:
             check_runnable(source_index, layout)
@@ -162,7 +163,7 @@ def verify(
             staying,
             out_index,
             layout=next_token.layout,
-            keep=plan.keep,
+            keep=made.keep(layout),
             padded=made.form == PADDED,
             passing=remote,
             on_progress=on_progress,
@@ -176,18 +177,18 @@ def verify(
                 source_index,
                 out_index.path,
                 layout=layout,
-                plan=plan,
+                plan=made.plan,
+                policy=made.policy,
                 dtype=dtype,
                 device=device,
                 trust_remote_code=trust_remote_code,
-                own_code=made.form == PER_LAYER,  # its code is ours: else there is a problem
+                own_code=has_code(made.form, made.policy),  # ours: else there is a problem
                 rounding=tolerance is None,
             )
             if not logits.within(allowed):
                 problems.append(
-                    f"logits differ by {logits.largest:.3g} from the source with the removed "
-                    f"experts masked (largest logit {logits.scale:.3g}, tolerance {allowed:g}"
-                    f"{_rounding(logits)})"
+                    f"logits differ by {logits.largest:.3g} from {made.reference} (largest "
+                    f"logit {logits.scale:.3g}, tolerance {allowed:g}{_rounding(logits)})"
                 )
     return VerifyReport(
         problems=tuple(problems),
@@ -196,6 +197,7 @@ def verify(
         bytes_compared=found.bytes_compared,
         logits=logits,
         tolerance=allowed,
+        reference=made.reference,
     )
 
 

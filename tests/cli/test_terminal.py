@@ -33,7 +33,7 @@ def run(*args: object, **settings: object) -> subprocess.CompletedProcess[bytes]
         (["plan", "s", "-o", "p", "--ratio", "25%"], "'25%' is not a number"),
         (["plan", "s", "-o", "p", "--decay", "square"], "'linear', 'cosine', 'constant'"),
         (["plan", "s", "more", "-o", "p"], "unexpected extra argument (more)"),
-        (["export", "m", "-o", "x"], "Missing option '--plan'."),
+        (["export", "m", "-o", "x"], "give --plan (which experts stay)"),
         (["--bad"], "No such option '--bad'. See 'moeprune --help'."),
         (["inspekt", "m"], "Did you mean 'inspect'?"),
         (["verify", "a", "--source", "b", "--tolerance", "1"], "--tolerance is for --forward."),

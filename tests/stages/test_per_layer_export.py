@@ -18,7 +18,7 @@ from tiny import tiny_checkpoint
 from uneven import masked_logits, uneven_plan
 
 import moeprune
-from moeprune.checkpoint.per_layer import MODELING_FILE, modeling_text
+from moeprune.checkpoint.own_code import MODELING_FILE, modeling_text
 from moeprune.errors import PlanError, UnsupportedModelError, UsageError
 from moeprune.evaluate.logits import compare_logits
 from moeprune.stages.export import export

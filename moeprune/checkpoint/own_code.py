@@ -1,0 +1,151 @@
+"""The model code that a folder carries, and the block in config.json that it reads.
+
+Layers with different numbers of experts, and k₁ and k₂ of the routers: no loader knows either. The
+folder carries one file, which transformers runs with ``trust_remote_code=True``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.core.layout import MoeLayout
+from moeprune.core.policy import RoutingPolicy
+from moeprune.errors import CheckpointError, UnsupportedModelError
+
+BLOCK = "moeprune"
+FORMAT = 1
+MODELING_FILE = "modeling_moeprune.py"
+_AUTO_MAP = "auto_map"
+_CLASSES = {
+    "AutoModel": "MoePruneModel",
+    "AutoModelForCausalLM": "MoePruneForCausalLM",
+}
+_WRAPPER_CLASSES = {
+    "AutoModelForImageTextToText": "MoePruneForConditionalGeneration",
+    "AutoModelForMultimodalLM": "MoePruneForConditionalGeneration",
+}
+_RULE = "# The text of moeprune/routing/rule.py follows here.\n"
+
+
+def modeling_text() -> str:
+    """The file that goes into the folder: the template, with the one rule of rerouting in it."""
+    package = resources.files("moeprune")
+    text = _text(package / "checkpoint" / f"{MODELING_FILE}.txt")
+    rule = _text(package / "routing" / "rule.py")
+    before, _, after = text.partition(_RULE)
+    # The template imports what the rule needs.
+    return before + rule[rule.index("\ndef ") + 1 :] + after
+
+
+def check_plain_code(config: Mapping[str, Any], *, option: str) -> None:
+    """Check that the model has no code of its own, which ours would replace.
+
+    Args:
+        config: config.json of the source.
+        option: what asks for our code, for the message.
+
+    Raises:
+        UnsupportedModelError: it has.
+    """
+    own = [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
+    if own:
+        raise UnsupportedModelError(
+            f"{option} needs a family that transformers knows; this model brings code of its "
+            f"own ({own[0]} in auto_map), which moeprune cannot extend."
+        )
+
+
+def own_code_changes(
+    config: Mapping[str, Any],
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+    *,
+    counts: bool,
+    policy: RoutingPolicy | None,
+) -> dict[tuple[str, ...], Any]:
+    """The keys of config.json that the code needs: path -> value.
+
+    Args:
+        config: config.json of the source.
+        layout: of the source.
+        keep: L sequences of the ids that stay.
+        counts: whether each layer states its own number of experts.
+        policy: k₁ and k₂; None: the model's own.
+    """
+    block: dict[str, Any] = {"format": FORMAT}
+    if counts:
+        each: list[int | None] = [None] * (layout.layer_ids[-1] + 1)
+        for layer, ids in zip(layout.layer_ids, keep, strict=True):
+            each[layer] = len(ids)
+        block["experts_per_layer"] = each
+    if policy is not None:
+        block |= {
+            "k1": policy.k1,
+            "k2": min(policy.k2, max(map(len, keep))),
+            "renormalises": layout.renormalises,
+            "routers": _routers(layout),
+        }
+    wrapped = any(path[:-1] for path in layout.count_keys)
+    classes = {**_CLASSES, **(_WRAPPER_CLASSES if wrapped else {})}
+    stem = MODELING_FILE.removesuffix(".py")
+    ours = {name: f"{stem}.{class_name}" for name, class_name in classes.items()}
+    return {(BLOCK,): block, (_AUTO_MAP,): {**_auto_map(config), **ours}}
+
+
+def has_own_counts(config: Mapping[str, Any]) -> bool:
+    """Whether config.json gives every layer its own count, as :func:`own_code_changes` does."""
+    block = config.get(BLOCK)
+    return isinstance(block, Mapping) and "experts_per_layer" in block
+
+
+def own_policy(config: Mapping[str, Any]) -> RoutingPolicy | None:
+    """k₁ and k₂ of a folder whose code reroutes; None: it has the model's own.
+
+    Raises:
+        CheckpointError: the block is malformed.
+        UsageError: k₁ or k₂ is none.
+    """
+    block = config.get(BLOCK)
+    if not isinstance(block, Mapping) or not {"k1", "k2"} & set(block):
+        return None
+    if not {"k1", "k2"} <= set(block) or block.get("format") != FORMAT:
+        raise CheckpointError(
+            f"config.json: moeprune of format {block.get('format')!r} states k1 = "
+            f"{block.get('k1')!r} and k2 = {block.get('k2')!r}, which this moeprune does not know. "
+            "Export again, or update moeprune."
+        )
+    return RoutingPolicy(k1=block["k1"], k2=block["k2"])
+
+
+def is_own_code(index: CheckpointIndex) -> bool:
+    """Whether everything that transformers would run of this folder is the file that we write."""
+    stem = f"{MODELING_FILE.removesuffix('.py')}."
+    classes = [
+        value for name, value in _auto_map(index.config).items() if not name.startswith("AutoTok")
+    ]
+    if not classes or not all(isinstance(name, str) and name.startswith(stem) for name in classes):
+        return False
+    path = index.path / MODELING_FILE
+    return path.is_file() and path.read_bytes() == modeling_text().encode()
+
+
+def _routers(layout: MoeLayout) -> dict[str, list[int]]:
+    """Module in memory, after ``layers.<i>.`` -> the layers that have it."""
+    found: dict[str, list[int]] = {}
+    for layer, expert_set in layout.rows:
+        name = layout.set_modules[expert_set][1] if expert_set else layout.router_module
+        found.setdefault(name, []).append(layer)
+    return found
+
+
+def _auto_map(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get(_AUTO_MAP)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _text(file: resources.abc.Traversable) -> str:
+    # Read as bytes: line ends must not depend on the system.
+    return file.read_bytes().decode("utf-8")

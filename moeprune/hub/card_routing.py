@@ -1,0 +1,50 @@
+"""What a model card says of k₁ and k₂: what they do, who honours them, and what all others run."""
+
+from __future__ import annotations
+
+from moeprune.core.policy import RoutingPolicy
+from moeprune.hub.markdown import table
+
+Changed = tuple[RoutingPolicy, RoutingPolicy]
+"""k₁ and k₂ of this model, and of the source."""
+
+PAPER = "Halving the Activated Experts of a MoE Without Training"
+
+
+def routing_rows(policy: RoutingPolicy, native: RoutingPolicy) -> list[tuple[str, str]]:
+    """Rows of the table of what changed.
+
+    Args:
+        policy: of this model.
+        native: of the source.
+    """
+    return [
+        ("Experts run per token (k₁)", f"{native.k1} → {policy.k1}"),
+        ("Their weights are divided by the sum of the top (k₂)", f"{native.k2} → {policy.k2}"),
+    ]
+
+
+def routing_section(policy: RoutingPolicy, native: RoutingPolicy) -> str:
+    """The section on routing; arguments as of :func:`routing_rows`."""
+    rows = [
+        (
+            "transformers 5.17 to 5.24 with `trust_remote_code=True`",
+            f"k₁ = {policy.k1}, k₂ = {policy.k2}: `modeling_moeprune.py` in this repository",
+        ),
+        (
+            "vLLM with the package moeprune installed",
+            f"k₁ = {policy.k1}, k₂ = {policy.k2}: its plugin reads `moeprune` in config.json",
+        ),
+        (
+            "transformers without it, vLLM without the plugin, all others",
+            f"the routing of the source: {native.k1} experts per token, correct and not faster",
+        ),
+    ]
+    return (
+        f"## Routing\n\n{policy.k1} experts run per token in place of {native.k1}. Their weights "
+        f"are the router's own, divided by the sum over its top {policy.k2} (k₂) in place of "
+        f"{native.k2}; choice, selection bias, groups and scales are the router's. Nothing was "
+        "trained. The top-k that config.json states is the source's, so that a runtime that does "
+        "not know the block `moeprune` computes what the source does.\n\n"
+        + table(("Runtime", "What it runs"), rows)
+    )
