@@ -92,7 +92,8 @@ def command(
     """
     from moeprune.cli.export_text import export_text, preview_text
     from moeprune.core.plan import PrunePlan
-    from moeprune.stages.export import prepare, source_of, write
+    from moeprune.stages.export import source_of, write
+    from moeprune.stages.preparing import prepare
 
     made = None if plan is None else PrunePlan.load(plan)  # once: it may come through a pipe
     with source_of(

@@ -10,7 +10,7 @@ from hubfiles import hub_of
 from uneven import uneven_plan
 
 from moeprune.cli.export_text import preview_text
-from moeprune.stages.export import prepare
+from moeprune.stages.preparing import prepare
 
 
 def test_the_preview_counts_tables(tmp_path: Path) -> None:

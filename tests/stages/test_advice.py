@@ -15,8 +15,8 @@ import moeprune
 from moeprune.core.plan import PrunePlan
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import UnsupportedModelError, UsageError
-from moeprune.stages.export import prepare
 from moeprune.stages.identify import open_model
+from moeprune.stages.preparing import prepare
 
 FBGEMM = {"quantization_config": {"quant_method": "fbgemm_fp8"}}
 FP8 = {"quantization_config": {"quant_method": "fp8"}}

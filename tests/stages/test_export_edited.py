@@ -9,7 +9,7 @@ from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.core.plan_edits import kept_sha256
-from moeprune.stages.export import prepare
+from moeprune.stages.preparing import prepare
 
 
 @pytest.fixture(scope="module")

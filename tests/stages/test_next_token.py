@@ -18,7 +18,7 @@ from test_export_stage import plan_for
 import moeprune
 from moeprune.core.plan_edits import kept_sha256
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
-from moeprune.stages.export import prepare
+from moeprune.stages.preparing import prepare
 
 # Families whose next-token layers transformers 5.24 can run.
 RUN = ("deepseek_v3", "glm4_moe", "mellum")
