@@ -25,19 +25,32 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"head_dim": 32, "moe_intermediate_size": 64, "mlp_only_layers": []},
     "olmoe": {"intermediate_size": 64, "num_key_value_heads": 4},
     "glm4_moe": {"head_dim": 32, "moe_intermediate_size": 64, "attention_bias": True},
+    "mixtral": {"head_dim": 32, "intermediate_size": 64, "num_local_experts": EXPERTS},
+    "granitemoe": {"intermediate_size": 64},
 }
-_COUNT = {"qwen3_moe": "num_experts", "olmoe": "num_experts", "glm4_moe": "n_routed_experts"}
+_COUNT = {
+    "qwen3_moe": "num_experts",
+    "olmoe": "num_experts",
+    "glm4_moe": "n_routed_experts",
+    "mixtral": "num_local_experts",
+    "granitemoe": "num_local_experts",
+}
 # What the conversion script looks up in a GLM tokenizer.
 _GLM_TOKENS = ["[gMASK]", "<|user|>", "<|observation|>", "<|endoftext|>"]
 # llama.cpp reads no tokenizer without merges.
 _MERGES = [("t", "h"), ("th", "e"), ("i", "n"), ("a", "n"), ("r", "e")]
 
 
-def published_checkpoint(family: str, path: Path, *, both_spellings: bool = False) -> Path:
-    """Write a float32 checkpoint of ``family``, 12 experts a layer and 3 a token, into ``path``."""
+def published_checkpoint(
+    family: str, path: Path, *, both_spellings: bool = False, **overrides: Any
+) -> Path:
+    """Write a float32 checkpoint of ``family``, 12 experts a layer and 3 a token, into ``path``.
+
+    ``overrides`` replace keys of its config.
+    """
     from tiny import tiny_checkpoint
 
-    tiny_checkpoint(family, path, **{**_SIZES, **_OWN[family]})
+    tiny_checkpoint(family, path, **{**_SIZES, **_OWN[family], **overrides})
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     rope = config["rope_parameters"]
     own = {
@@ -51,7 +64,7 @@ def published_checkpoint(family: str, path: Path, *, both_spellings: bool = Fals
     if both_spellings:
         own["num_local_experts"] = EXPERTS
     else:
-        for key in ("num_local_experts", "rope_parameters", "dtype"):
+        for key in {"num_local_experts", "rope_parameters", "dtype"} - {_COUNT[family]}:
             config.pop(key, None)
     text = json.dumps({**config, **own}, indent=2)
     (path / "config.json").write_text(text + "\n", encoding="utf-8")
