@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moeprune.architectures import _config
-from moeprune.checkpoint import per_layer
+from moeprune.checkpoint import own_code
 from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.routing import vllm_block
 from moeprune.routing.vllm_block import ServedBlock, ranks, served_block, stating
@@ -18,7 +18,7 @@ def config(**block: Any) -> SimpleNamespace:
 
 def test_what_export_writes_is_what_is_read() -> None:
     assert vllm_block.COUNT_KEYS == _config.COUNT_KEYS
-    assert per_layer.FORMAT == vllm_block.FORMAT
+    assert own_code.FORMAT == vllm_block.FORMAT
 
 
 @pytest.mark.parametrize(
