@@ -8,7 +8,8 @@
 ``gating_key``            the config key that states another gating, where the family has several
 ``renormalises``          whether the router divides the weights of the chosen experts by their
                           sum: ``always``, ``never``, the config key that says so (or the list of
-                          its spellings), or a rule of these for each gating
+                          its spellings, the first one stated counts), or one of these for each
+                          gating
 ``least_top_k``           the fewest experts a token that transformers' experts run; else 1
 ``fixed_routing``         why no other number of experts can run, of a router that has none of it
 ``scale``                 the config key of a factor that the block applies to what all its routed

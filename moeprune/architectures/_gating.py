@@ -30,11 +30,7 @@ def gating_of(stated: StatedExperts, family: Family) -> str:
 
 
 def renormalises_of(stated: StatedExperts, family: Family, *, gating: str) -> tuple[bool, str]:
-    """Whether the router divides by the sum of the chosen scores; and why it cannot be told, or "".
-
-    Raises:
-        CheckpointError: config.json says both under two spellings.
-    """
+    """Whether the router divides by the sum of the chosen scores; why that is not known, or ""."""
     rule = family.renormalises
     if isinstance(rule, Mapping):
         rule = rule.get(gating, ())
@@ -43,18 +39,15 @@ def renormalises_of(stated: StatedExperts, family: Family, *, gating: str) -> tu
     keys = (rule,) if isinstance(rule, str) else rule
     if not keys:
         return False, "what its router divides the weights by is not known"
-    found = {key: stated.level[key] for key in keys if key in stated.level}
-    found = found or {key: family.defaults[key] for key in keys if key in family.defaults}
-    values = list(found.values())
-    if any(value != values[0] for value in values):
-        said = ", ".join(f"{key} {value!r}" for key, value in found.items())
-        raise CheckpointError(f"config.json states both {said}. Correct one of them.")
-    if values[0] is None or values[0] is False:
+    said = {key: stated.level[key] for key in keys if key in stated.level}
+    said = said or {key: family.defaults[key] for key in keys if key in family.defaults}
+    key, value = next(iter(said.items()))
+    if value is None or value is False:
         return False, ""
-    if values[0] in (True, 1):
+    if value in (True, 1):
         return True, ""
-    key = ".".join((*stated.path, next(iter(found))))
-    return False, f"config.json has {key} {values[0]!r}, and so its weights have no common sum"
+    where = ".".join((*stated.path, key))
+    return False, f"config.json has {where} {value!r}, and so its weights have no common sum"
 
 
 def gate_scale_of(stated: StatedExperts, family: Family) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,10 @@ from forward_reference import expert_scale, selection_bias
 from policy_watch import IDS, given
 from router_reference import policy_by
 
+from moeprune.architectures import load_family
 from moeprune.core.layout import MoeLayout
-from moeprune.core.policy import RoutingPolicy
-from moeprune.errors import UnsupportedModelError
+from moeprune.core.policy import ABLATIONS, RoutingPolicy
+from moeprune.errors import UnknownFamilyError, UnsupportedModelError
 from moeprune.observe.layers import moe_layers
 from moeprune.stages.identify import open_model
 from moeprune.stages.policies import policy_applied, self_check
@@ -74,7 +77,46 @@ def test_weights_that_experts_are_given(
     name: str, loaded: Callable[[str], Loaded], request: pytest.FixtureRequest
 ) -> None:
     few = request.node.get_closest_marker("families") is None
-    data, model, layout = loaded(name)
+    check_weights(*loaded(name), few=few)
+
+
+def flipped(data: FamilyData) -> FamilyData | None:
+    """The family with the other answer to whether it renormalises, where config.json says it."""
+    inner = data.config.get("text_config", {})
+    try:
+        rule = load_family(inner.get("model_type"), data.model_type).renormalises
+    except UnknownFamilyError:
+        return None
+    weights = {"normalised": "scores", "scores": "normalised"}.get(data.router["weights"])
+    if not isinstance(rule, str | tuple) or rule in ("always", "never") or weights is None:
+        return None
+    router = {**data.router, "weights": weights}
+    if data.model_type == "dbrx":
+        off = {**data.config["ffn_config"], "moe_normalize_expert_weights": None}
+        return replace(data, router=router, config={**data.config, "ffn_config": off})
+    if "thinker_config" in data.config:
+        return None
+    name = rule if isinstance(rule, str) else rule[0]
+    key = {name: weights == "normalised"}
+    config = {**data.config, "text_config": {**inner, **key}} if inner else {**data.config, **key}
+    return replace(data, router=router, config=config)
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("name", [name for name in family_files() if flipped(family_data(name))])
+def test_weights_of_the_other_setting(name: str, tmp_path: Path) -> None:
+    data = flipped(family_data(name))
+    assert data is not None
+    path = write_checkpoint(data, tmp_path / name)
+    layout = open_model(path).layout
+    assert layout.renormalises == (data.router["weights"] == "normalised")
+    model = text_model(data, load(data, path)[0])
+    check_weights(data, model, layout, few=True)
+    assert self_check(model, layout, IDS).routers
+
+
+def check_weights(data: FamilyData, model: Any, layout: MoeLayout, *, few: bool) -> None:
+    """What experts are given under policies equals the slow reference."""
     layers = moe_layers(model, layout)
     places = {id(layer.router): place for place, layer in enumerate(layers)}
     biases, factors = selection_bias(model, layout), expert_scale(model, layout)
@@ -147,3 +189,29 @@ def test_a_family_that_cannot_says_why(name: str, loaded: Callable[[str], Loaded
 
 def test_the_families_that_cannot_are_these() -> None:
     assert set(family_files()) >= FIXED
+
+
+@pytest.mark.parametrize("kind", ABLATIONS)
+def test_a_learned_factor_is_no_part_of_the_probability(
+    kind: str, loaded: Callable[[str], Loaded]
+) -> None:
+    """Gemma 4 multiplies each weight by its expert's own factor at last."""
+    data, model, layout = loaded("gemma4_text")
+    factor_E = moe_layers(model, layout)[0].router.per_expert_scale
+    former_E = factor_E.detach().clone()
+
+    def first() -> tuple[torch.Tensor, torch.Tensor]:
+        with policy_applied(model, layout, RoutingPolicy(k1=3, k2=5, ablation=kind)):
+            one = given(model, layout, data)[0]
+        return one.weights_TK / factor_E.detach()[one.ids_TK], one.ids_TK
+
+    before_TK, ids_TK = first()
+    with torch.no_grad():
+        factor_E.copy_(torch.linspace(1, 50, 12))
+    after_TK, again_TK = first()
+    assert torch.equal(again_TK, ids_TK)
+    torch.testing.assert_close(after_TK, before_TK)
+    with torch.no_grad():
+        factor_E.fill_(0)
+        assert not first()[0].nan_to_num(0).any()
+        factor_E.copy_(former_E)
