@@ -11,6 +11,7 @@ runs here and every batch size.
 native         the model as it is
 native pair    the live policy (k, k): what passing through the policy costs
 policy         the live policy (k₁, k₂)
+export         the model that ``export --k1 --k2`` makes, by its own code
 top-k          k₁ as the router's own top-k: the least that k₁ can cost
 =============  =============================================================
 
@@ -25,6 +26,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -32,11 +34,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import init_empty_weights
+from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.bench_calibrate import OWN, VOCAB, build
 
+import moeprune
 from moeprune.core.cost import Cost, cost_of
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.policy import RoutingPolicy
@@ -45,8 +50,9 @@ from moeprune.stages.policies import policy_applied
 
 PROMPT = 8
 HEAD = """\
-                                                         / native         ideal / native
-what    experts    batch   native  policy                 top-k  n. pair  compute  bytes"""
+                                     over native                              ideal over native
+what    experts    batch   native    policy                export   top-k    pair  compute   bytes
+"""
 
 
 @contextmanager
@@ -62,10 +68,10 @@ def own_top_k(model: Any, layout: MoeLayout, k: int) -> Iterator[None]:
             router.top_k = layout.top_k
 
 
-def decode(model: Any, batch: int, new_tokens: int) -> Callable[[], None]:
+def decode(batch: int, new_tokens: int) -> Callable[[Any], None]:
     ids = torch.randint(0, VOCAB, (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
 
-    def run() -> None:
+    def run(model: Any) -> None:
         model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -78,14 +84,34 @@ def decode(model: Any, batch: int, new_tokens: int) -> Callable[[], None]:
     return run
 
 
-def prefill(model: Any, batch: int, length: int) -> Callable[[], None]:
+def prefill(batch: int, length: int) -> Callable[[Any], None]:
     ids = torch.randint(0, VOCAB, (batch, length), generator=torch.Generator().manual_seed(batch))
 
-    def run() -> None:
+    def run(model: Any) -> None:
         with torch.inference_mode():
             model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
     return run
+
+
+def exported(model: Any, options: argparse.Namespace) -> Any:
+    """The model as an exported folder's code builds it, with the very same weights in memory.
+
+    The code and its block of config.json come from a small model of the same layers and experts.
+    """
+    small, _ = build(argparse.Namespace(**{**vars(options), "hidden": 64, "width": 16}))
+    with tempfile.TemporaryDirectory() as folder:
+        small.save_pretrained(f"{folder}/small")
+        moeprune.export(f"{folder}/small", output=f"{folder}/out", k1=options.k1, k2=options.k2)
+        config = AutoConfig.from_pretrained(f"{folder}/out", trust_remote_code=True)
+        for key, value in model.config.to_dict().items():
+            if key in small.config.to_dict() and value != small.config.to_dict()[key]:
+                setattr(config, key, value)
+        with init_empty_weights(include_buffers=False):
+            made = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    made.load_state_dict(model.state_dict(), assign=True)
+    made.generation_config = model.generation_config
+    return made.eval()
 
 
 def ideal(cost: Cost, layout: MoeLayout, k1: int, tokens: int) -> dict[str, float]:
@@ -113,29 +139,35 @@ def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     }
     policy = RoutingPolicy(k1=options.k1, k2=options.k2)
     cost = cost_of(layout, tensors, policy=policy)
+    own = exported(model, options)
+    ids = torch.arange(PROMPT)[None]
+    with torch.inference_mode(), policy_applied(model, layout, policy):
+        torch.testing.assert_close(own(ids).logits, model(ids).logits, rtol=0, atol=1e-4)
     ways: dict[str, Callable[[], Any]] = {
         "native": nullcontext,
         "native pair": lambda: policy_applied(model, layout, layout.native_policy),
         "policy": lambda: policy_applied(model, layout, policy),
+        "export": nullcontext,
         "top-k": lambda: own_top_k(model, layout, options.k1),
     }
     found = []
     for implementation in options.implementations:
-        model.set_experts_implementation(implementation)
+        for one in (model, own):
+            one.set_experts_implementation(implementation)
         for batch in options.batch:
             for what in options.what:
                 tokens = batch if what == "decode" else batch * options.length
                 job = (
-                    decode(model, batch, options.new_tokens)
+                    decode(batch, options.new_tokens)
                     if what == "decode"
-                    else prefill(model, batch, options.length)
+                    else prefill(batch, options.length)
                 )
                 times: dict[str, list[float]] = {name: [] for name in ways}
                 for repeat in range(options.repeats + 1):
                     for name, way in ways.items():
                         with way():
                             start = time.process_time()
-                            job()
+                            job(own if name == "export" else model)
                             if repeat:  # the first round warms up
                                 times[name].append(time.process_time() - start)
                 ratios = {
@@ -164,7 +196,7 @@ def line(row: dict[str, Any]) -> str:
         f"{row['what']:8}{row['implementation']:11}{row['batch']:>5}"
         f"{statistics.median(row['cpu_seconds']['native']):9.3f} s"
         f"{middle['policy']:8.3f} ({min(spread):.3f} to {max(spread):.3f})"
-        f"{middle['top-k']:8.3f}{middle['native pair']:8.3f}"
+        f"{middle['export']:8.3f}{middle['top-k']:8.3f}{middle['native pair']:8.3f}"
         f"{row['ideal']['compute']:9.3f}{row['ideal']['bytes']:8.3f}"
     )
 
@@ -195,7 +227,7 @@ def main() -> None:
     if not options.json:
         pair = f"native k={options.top_k}, k1={options.k1} k2={options.k2}"
         print(f"{options.family} {options.dtype} {options.layers} x {options.experts}, {pair}")
-        print(HEAD)
+        print(HEAD, end="")
     found = measured(options)
     if options.json:
         print(json.dumps({"rows": found, "options": vars(options)}))
