@@ -28,17 +28,21 @@ def token_text(token: Activated) -> str:
 
 
 def cost_text(cost: Cost) -> list[str]:
-    """The lines that state what a policy or a plan changes of it; none where it is nothing."""
+    """What a policy, a plan or both change of it; no line where there is neither."""
     mine, native = cost.activated, cost.native
     if mine == native:
         return []
-    experts = f", of all experts {_change(mine.experts, native.experts)}" if mine.shared else ""
+    if mine.routed == native.routed:
+        return [
+            f"a token activates {count(mine.total)} parameters, in as many experts as before: "
+            "fewer to choose from save memory, not compute"
+        ]
+    experts = f", all experts {_change(mine.experts, native.experts)}" if mine.shared else ""
     return [
-        f"parameters that a token activates: {count(native.total)} -> {count(mine.total)} "
-        f"({_change(mine.total, native.total)}; of routed experts {count(native.routed)} -> "
-        f"{count(mine.routed)}, {_change(mine.routed, native.routed)}{experts})",
-        f"weights that decoding a token alone reads: {size(native.bytes_per_token)} -> "
-        f"{size(mine.bytes_per_token)} ({_change(mine.bytes_per_token, native.bytes_per_token)})",
+        f"a token activates {count(native.total)} -> {count(mine.total)} parameters "
+        f"({_change(mine.total, native.total)}; routed experts "
+        f"{_change(mine.routed, native.routed)}{experts}); decoding it alone reads "
+        f"{size(native.bytes_per_token)} -> {size(mine.bytes_per_token)}"
     ]
 
 

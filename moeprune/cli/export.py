@@ -124,6 +124,7 @@ def command(
         "method": None if made is None else made.method,
         **({} if prepared.policy is None else {"policy": prepared.policy.to_json()}),
         "size": dict(prepared.size),
+        "token": prepared.token.to_json(),
         "next_token_layers": dict(prepared.next_token),
         "warnings": list(prepared.warnings),
     }

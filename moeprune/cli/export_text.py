@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moeprune.cli.cost_text import cost_text
 from moeprune.cli.text import size
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _size(prepared: PreparedExport) -> list[str]:
     if isinstance(planned, int):
         more = after - planned
         lines.append(f"{size(abs(more))} {'more' if more > 0 else 'less'} than the plan stated")
-    return lines
+    return [*lines, *cost_text(prepared.token)]
 
 
 def _warnings(prepared: PreparedExport) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moeprune.cli.cost_text import token_text
+from moeprune.cli.cost_text import cost_text, token_text
 from moeprune.cli.text import size, table
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def inspect_text(model: Inspection) -> str:
         f"({share:.1%}); one expert is "
         + (size(one[0]) if len(one) == 1 else f"{size(one[0])} to {size(one[-1])}"),
     ]
-    lines.append(token_text(model.token))
+    lines += cost_text(model.token) or [token_text(model.token.native)]
     if model.quant_method:
         lines.append(f"quantised: {model.quant_method}")
     if model.not_runnable:

@@ -10,7 +10,7 @@ from typing import Any
 
 from moeprune.checkpoint.own_code import own_policy
 from moeprune.core.budget import Budget
-from moeprune.core.cost import Activated
+from moeprune.core.cost import Cost
 from moeprune.core.facts import ModelFacts
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.limits import limits
@@ -76,7 +76,7 @@ class Inspection:
         min_keep: the fewest experts a pruned layer may keep.
         unit: a pruned layer keeps a multiple of it.
         choices: what uniform pruning at some ratios leaves.
-        token: what one token of text activates and reads.
+        token: what one token of text activates and reads, beside the native routing's.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Inspection:
     min_keep: int
     unit: int
     choices: tuple[Choice, ...]
-    token: Activated
+    token: Cost
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object of plain types."""
@@ -169,7 +169,7 @@ def _inspected(opened: OpenModel) -> Inspection:
         min_keep=limit.min_keep,
         unit=limit.unit,
         choices=_choices(facts),
-        token=token_cost(opened).native,
+        token=token_cost(opened, policy=policy),
     )
 
 

@@ -13,6 +13,7 @@ from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sources import PassingFiles, passing_sizes
 from moeprune.checkpoint.writer import Contents
+from moeprune.core.cost import Cost
 from moeprune.core.policy import RoutingPolicy
 
 
@@ -30,6 +31,7 @@ class PreparedExport:
         size: bytes of all tensors before and after.
         kept: (L,) experts that stay in each MoE layer.
         policy: k₁ and k₂ of the routers; None: the source's own.
+        token: what a token activates and reads in it, beside the source's.
         warnings: one line each, for people.
         source: where weight files come from one by one, None if they all lie on the disk.
     """
@@ -43,6 +45,7 @@ class PreparedExport:
     size: Mapping[str, Any]
     kept: tuple[int, ...]
     policy: RoutingPolicy | None
+    token: Cost
     warnings: tuple[str, ...]
     source: PassingFiles | None = None
 
@@ -88,6 +91,7 @@ class PreparedExport:
             "next_token_layers": dict(self.next_token),
             "files": self.contents.sizes,
             "size": dict(self.size),
+            "token": self.token.to_json(),
             "bytes_to_write": self.contents.total_bytes,
             "bytes_needed": self.bytes_needed,
             "downloads": self.downloads,

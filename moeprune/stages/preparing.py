@@ -17,6 +17,7 @@ from moeprune.core.policy_words import PolicyWords, Rank
 from moeprune.core.sizes import parse_bytes
 from moeprune.errors import UsageError
 from moeprune.hub.card import model_card, read_readme
+from moeprune.stages.costs import token_cost
 from moeprune.stages.export_record import record_text, size_of
 from moeprune.stages.exported import RECORD, kept
 from moeprune.stages.forms import (
@@ -123,6 +124,7 @@ def prepare(
         size=size,
         kept=tuple(map(len, keep)),
         policy=policy,
+        token=token_cost(opened, policy=policy, keep=keep),
         warnings=warnings,
         source=source,
     )

@@ -1,5 +1,7 @@
 """What a token costs, in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from moeprune.cli.cost_text import cost_text, count, token_text
@@ -27,9 +29,16 @@ def test_numbers_of_the_paper_as_words() -> None:
         "ones); decoding it alone reads 5.89 GB"
     )
     assert cost_text(Cost(activated=HALF, native=NATIVE)) == [
-        "parameters that a token activates: 2.946 B -> 2.443 B (-17.1%; of routed experts 1.007 B "
-        "-> 503.316 M, -50.0%, of all experts -44.4%)",
-        "weights that decoding a token alone reads: 5.89 GB -> 4.89 GB (-17.1%)",
+        "a token activates 2.946 B -> 2.443 B parameters (-17.1%; routed experts -50.0%, all "
+        "experts -44.4%); decoding it alone reads 5.89 GB -> 4.89 GB"
+    ]
+
+
+def test_pruning_alone_saves_no_compute() -> None:
+    fewer_rows = replace(NATIVE, other=NATIVE.other - 1000, bytes_per_token=5_892_861_232)
+    assert cost_text(Cost(activated=fewer_rows, native=NATIVE)) == [
+        "a token activates 2.946 B parameters, in as many experts as before: fewer to choose from "
+        "save memory, not compute"
     ]
 
 

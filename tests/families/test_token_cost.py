@@ -22,15 +22,19 @@ from plans import plan_keeping
 from torch import nn
 
 from moeprune.core.limits import limits
+from moeprune.core.policy import RoutingPolicy
+from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import ELSEWHERE, moe_layers
 from moeprune.stages.costs import token_cost
 from moeprune.stages.export import export
 from moeprune.stages.identify import OpenModel, open_model
+from moeprune.stages.policies import policy_applied
 
 # Used to choose, by rank alone: no gradient flows through a choice of experts or of earlier tokens.
 _CHOOSES = re.compile(r"indexer|compressor|expert_bias|correction_bias|balancing_biases")
 _SHARED = re.compile(r"shared?_(expert|mlp)")
 TOKEN = 70
+TEXT = [one for one in params() if not family_data(str(one.values[0])).canvas]
 
 
 def reached(model: Any, part: Any, opened: OpenModel) -> dict[str, int]:
@@ -69,7 +73,8 @@ def routed(values: list[nn.Parameter], num_experts: int) -> int:
     counts = [value.shape[0] if value.ndim == 3 else num_experts for value in values]
     used: set[int] = set()
     for value, rows in zip(values, counts, strict=True):
-        assert value.grad is not None
+        if value.grad is None:  # the token chose idle experts alone
+            continue
         used |= set((value.grad != 0).reshape(rows, -1).any(1).nonzero().ravel().tolist())
     return sum(
         len([row for row in used if row < rows]) * value.numel() // rows
@@ -99,9 +104,7 @@ def _text_modules(model: Any) -> Iterator[torch.Tensor]:
             yield value
 
 
-@pytest.mark.parametrize(
-    "name", [one for one in params() if not family_data(str(one.values[0])).canvas]
-)
+@pytest.mark.parametrize("name", TEXT)
 def test_parameters_are_those_that_a_token_reaches(name: str, tmp_path: Path) -> None:
     data = family_data(name)
     model = random_model(data)
@@ -189,3 +192,29 @@ def test_tables_count_by_what_is_read(name: str, changes: dict[str, Any], tmp_pa
         value.requires_grad_(True)
     expected = reached(model, model, opened)
     assert token_cost(opened).native.other == expected["other"] + not_learned(model, model)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_policies_cost_what_a_token_then_reaches(name: str, tmp_path: Path) -> None:
+    data = family_data(name)
+    model = random_model(data)
+    model.save_pretrained(tmp_path)
+    opened = open_model(tmp_path)
+    for value in model.parameters():
+        value.requires_grad_(True)
+    policy = RoutingPolicy(k1=2, k2=opened.facts.width)
+    if opened.layout.fixed_routing:
+        with pytest.raises(UnsupportedModelError), policy_applied(model, opened.layout, policy):
+            pass
+        return
+    with policy_applied(model, opened.layout, policy):
+        expected = reached(model, text_model(data, model), opened)
+    cost = token_cost(opened, policy=policy)
+    assert cost.shared == expected["shared"] == cost.native.shared
+    assert cost.other == cost.native.other
+    if opened.layout.idle_experts:
+        assert cost.routed >= expected["routed"]
+    elif not opened.layout.passes:
+        assert cost.routed == expected["routed"]
+    looked_up = any(rule.role == "table" for rule in opened.layout.tensors.values())
+    assert cost.routed * 3 == cost.native.routed * 2 or looked_up

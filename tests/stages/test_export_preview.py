@@ -37,6 +37,10 @@ def test_the_preview_is_what_happens(
         assert main([*job, *options, "--json"]) == 0
         made = json.loads(capsys.readouterr().out)
         assert made["size"] == preview["size"]
+        assert made["token"] == preview["token"]
+        assert made["token"]["native"] == moeprune.inspect(source).token.native.to_json()
+        now = moeprune.inspect(out).token.native.to_json()
+        assert {key: made["token"][key] for key in now} == now
         files = {str(p.relative_to(out)): p.stat().st_size for p in out.rglob("*") if p.is_file()}
         assert preview["files"] == files
         assert preview["bytes_to_write"] == sum(files.values())

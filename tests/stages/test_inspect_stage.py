@@ -104,6 +104,8 @@ def test_json_is_plain_and_repeatable(tiny: Tiny) -> None:
     assert token["routed"] == body["expert_parameters"] * 3 // 12
     assert token["total"] == sum(token[part] for part in ("routed", "shared", "other"))
     assert token["bytes_per_token"] == 4 * token["total"]
+    assert {key: token[key] for key in token["native"]} == token["native"]
+    assert set(token["relative"].values()) == {1.0}
     assert body["choices"][0] == {
         "ratio": 0.125,
         "keep": 11,
