@@ -1,15 +1,15 @@
-"""Start several processes as torchrun does."""
+"""Start several processes as torchrun does, or by torchrun itself."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 
 from moeprune.core.stats import FIELDS, CalibrationStats
@@ -33,14 +33,8 @@ def drive(
     """Job -> what each process said of it."""
     file = folder / "jobs.json"
     file.write_text(json.dumps([{"name": n, "options": dict(o)} for n, o in jobs.items()]), "utf-8")
-    done = subprocess.run(
-        torchrun(processes, DRIVER, file, folder),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    for process in forked.launch(processes, DRIVER, file, folder):
+        assert process.returncode == 0, process.communicate()[1][-3000:]
     return {
         name: [
             json.loads((folder / f"{name}.{rank}.json").read_text("utf-8"))

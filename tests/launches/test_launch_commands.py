@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 from fakehub import serve
 from hubclient import environment as hub_environment
@@ -78,40 +80,27 @@ def test_wrong_options_are_said_once(
             assert len(capsys.readouterr().err.splitlines()) == lines
 
 
-def test_accelerate_starts_several(place: Path, tmp_path: Path) -> None:
-    output = tmp_path / "stats"
+def test_accelerate_starts_several_of_which_one_downloads(place: Path, tmp_path: Path) -> None:
+    """On a machine one process downloads, whoever started them."""
     launcher = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
     # With --cpu accelerate starts one process, whatever --num_processes says, unless by MPI.
     several = ["--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
-    done = subprocess.run(
-        [*launcher, *several, "-m", "moeprune", *words(place, output, "--json")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["output"] == str(output)
-    assert done.stderr.count("warning: documents are cut") == 1
-    assert_same(alone(place), output)
-
-
-def test_one_process_of_a_machine_downloads(place: Path, tmp_path: Path) -> None:
     with serve() as hub:
         hub.files = {path.name: path.read_bytes() for path in (place / "model").iterdir()}
         output = tmp_path / "stats"
-        command = [
-            "org/name" if word == str(place / "model") else word for word in words(place, output)
-        ]
+        local = words(place, output, "--json")
+        command = ["org/name" if word == str(place / "model") else word for word in local]
         online = hub_environment(hub.url, home=tmp_path / "home") | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            torchrun(2, "-m", "moeprune", *command),
+            [*launcher, *several, "-m", "moeprune", *command],
             env=online,
             capture_output=True,
             text=True,
             timeout=120,
         )
         assert done.returncode == 0, done.stderr[-2000:]
+        assert json.loads(done.stdout)["output"] == str(output)
+        assert done.stderr.count("warning: documents are cut") == 1
         whole = [
             path
             for method, path in hub.requests
@@ -121,6 +110,8 @@ def test_one_process_of_a_machine_downloads(place: Path, tmp_path: Path) -> None
     found, want = CalibrationStats.load(output), CalibrationStats.load(alone(place))
     assert found.model.name == "org/name"
     assert found.model.fingerprint == want.model.fingerprint
+    replace(found, model=want.model).save(tmp_path / "renamed")
+    assert_same(alone(place), tmp_path / "renamed")
 
 
 def children(process: int) -> list[int]:
@@ -152,7 +143,7 @@ def test_killed_processes_leave_nothing_half_written_and_go_on(place: Path, tmp_
     # Beside them, empty: locks that the killed processes hold no more.
     left = {path.name for path in tmp_path.iterdir() if not path.name.endswith("-lock")}
     assert left == {journal.name for journal in journals}
-    again = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stderr[-2000:]
+    for process in forked.launch(2, "-m", "moeprune", *words(place, output)):
+        assert process.returncode == 0, process.communicate()[1][-2000:]
     assert {path.name for path in tmp_path.iterdir()} == {"stats"}
     assert_same(alone(place), output)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
-from launching import drive, environment, only_one_says, torchrun
+from launching import drive, only_one_says
 from plans import plan_keeping
 from questions import every_kind, text
 from tiny import tiny_checkpoint
@@ -105,26 +105,10 @@ def test_what_one_process_has_begun_three_end(
 
 
 def test_the_command_says_it_once(place: Path, words: dict[str, Any], tmp_path: Path) -> None:
-    done = subprocess.run(
-        torchrun(
-            2,
-            "-m",
-            "moeprune",
-            "eval",
-            place / "model",
-            "-o",
-            tmp_path / "run",
-            "--tasks",
-            words["tasks"][0],
-            "--device",
-            "cpu",
-        ),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("moeprune compare") == 1
-    assert done.stderr.count("warning: task 'letters'") == 1
+    command = ("-m", "moeprune", "eval", place / "model", "-o", tmp_path / "run")
+    both = forked.launch(2, *command, "--tasks", words["tasks"][0], "--device", "cpu")
+    outs, errs = zip(*(process.communicate() for process in both), strict=True)
+    assert [process.returncode for process in both] == [0, 0], errs
+    assert "".join(outs).count("moeprune compare") == 1
+    assert "".join(errs).count("warning: task 'letters'") == 1
     assert (tmp_path / "run" / "run.json").is_file()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 import moeprune
@@ -203,12 +201,7 @@ def test_killed_before_a_step_that_touches_the_disk(
     short.write_text("".join(text.read_text().splitlines(keepends=True)[:4]))
     (tmp_path / "work").mkdir()
     arguments = [str(tiny("qwen3_moe")), str(short), str(tmp_path / "work"), repr(options)]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *arguments, str(every)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = forked.run(["-c", DRIVER, *arguments, str(every)])
     assert done.returncode == 0, done.stderr
     kills, hidden = map(int, done.stdout.split())
     assert kills >= 8

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from plans import plan_keeping
 from questions import choosing, every_kind, text
@@ -253,9 +252,7 @@ def test_killed_at_many_moments(words: dict[str, Any], tiny: Any, tmp_path: Path
     variants = {"ganz": None, "剪": str(tmp_path / "plan.json")}
     told = {**words, "tasks": words["tasks"][::2], "variants": variants}
     arguments = [str(tiny("qwen3_moe")), str(tmp_path / "work"), "12", repr(told)]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *arguments], capture_output=True, text=True
-    )
+    done = forked.run(["-c", DRIVER, *arguments])
     assert done.returncode == 0, done.stderr[-3000:]
     kills, resumed, late = map(int, done.stdout.split())
     assert kills >= 8

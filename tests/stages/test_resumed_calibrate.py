@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -269,9 +268,7 @@ def test_killed_at_ten_random_moments(
     long.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "work").mkdir()
     arguments = [str(tiny("qwen3_moe")), str(long), str(tmp_path / "work"), repr(mode)]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *arguments], capture_output=True, text=True
-    )
+    done = forked.run(["-c", DRIVER, *arguments])
     assert done.returncode == 0, done.stderr
     kills, resumed = map(int, done.stdout.split())
     assert kills == 10

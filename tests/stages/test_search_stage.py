@@ -2,11 +2,10 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 
@@ -135,12 +134,12 @@ def test_killed_and_resumed(moments, setup, tmp_path):
 
 def test_sigkill(setup, tmp_path):
     model, sources, stats = setup
-    words = [sys.executable, "-m", "moeprune", "plan", str(stats), "--method", "evoesap"]
+    words = ["-m", "moeprune", "plan", str(stats), "--method", "evoesap"]
     words += ["--ratio", "0.4", "--model", str(model), "--generations", "12"]
     words += ["--population", "14", "--search-samples", "3", "--search-length", "24"]
     words += [word for name in DOMAINS for word in ("--search-text", f"{name}={sources[name]}")]
     whole, output = tmp_path / "whole.json", tmp_path / "plan.json"
-    running = subprocess.Popen([*words, "-o", str(output)])
+    running = forked.start([*words, "-o", str(output)])
     deadline = time.monotonic() + 240
     while not search_file(output).exists() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -148,8 +147,8 @@ def test_sigkill(setup, tmp_path):
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
     assert not output.exists()
-    assert main([*words[3:], "-o", str(output)]) == 0
-    assert main([*words[3:], "-o", str(whole)]) == 0
+    assert main([*words[2:], "-o", str(output)]) == 0
+    assert main([*words[2:], "-o", str(whole)]) == 0
     assert output.read_bytes() == whole.read_bytes()
 
 

@@ -6,13 +6,12 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from safetensors.torch import load_file, save_file
 from two_domains import two_domains
@@ -169,12 +168,13 @@ def test_killed_and_resumed(tiny: Any, texts: dict[str, str], tmp_path: Path) ->
     run(tiny("qwen3_moe"), texts, tmp_path / "whole")
     output = tmp_path / "killed"
     arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(output)]
-    with subprocess.Popen([sys.executable, "-c", CODE, *arguments]) as job:
-        limit = time.monotonic() + 60
-        while not output.with_name("killed.progress").exists():
-            assert time.monotonic() < limit and job.poll() is None
-            time.sleep(0.001)
-        job.send_signal(signal.SIGKILL)
+    job = forked.start(["-c", CODE, *arguments])
+    limit = time.monotonic() + 60
+    while not output.with_name("killed.progress").exists():
+        assert time.monotonic() < limit and job.poll() is None
+        time.sleep(0.001)
+    job.send_signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
     assert not output.exists()
     run(tiny("qwen3_moe"), texts, output, memory="6GB")
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
@@ -206,7 +206,7 @@ def test_killed_with_activations_in_files_leaves_none(
     tiny: Any, texts: dict[str, str], tmp_path: Path
 ) -> None:
     arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(tmp_path / "s")]
-    ended = subprocess.run([sys.executable, "-c", CODE_SPILLED, *arguments], check=False)
+    ended = forked.run(["-c", CODE_SPILLED, *arguments])
     assert ended.returncode == -signal.SIGKILL
     left = [path.name for path in tmp_path.iterdir() if not path.name.endswith("-lock")]
     assert left in ([], ["s.progress"])
