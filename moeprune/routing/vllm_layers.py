@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from moeprune.errors import UnsupportedModelError
@@ -26,6 +27,10 @@ def model_builder(original: Callable[..., Any], unknown: Sequence[str]) -> Calla
         # A model within a model (the language model of one that sees) is built by such a call.
         if block is None or BUILDING.get() is not None:
             return original(*args, **kwargs)
+        # vLLM keeps what it compiled under a hash of its config: not the same without the plugin.
+        further = getattr(arguments["vllm_config"], "additional_config", None)
+        if isinstance(further, dict):
+            further["moeprune"] = asdict(block)
         building = Building(block)
         token = BUILDING.set(building)
         try:

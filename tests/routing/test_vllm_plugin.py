@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import logging
 import subprocess
 import sys
@@ -123,10 +124,11 @@ def build(kind: str = "Model", more: Any = None, **block: Any) -> Any:
     if block:
         config.moeprune = {"format": 1, **block}
     model_config = SimpleNamespace(hf_config=config, hf_text_config=config, runner_type="generate")
-    model = loader.initialize_model(
-        SimpleNamespace(model_config=model_config), model_class=model_class
-    )
+    vllm_config = SimpleNamespace(model_config=model_config, additional_config={})
+    model = loader.initialize_model(vllm_config, model_class=model_class)
     assert config.num_experts == 6
+    # It is part of what vLLM keys its compiled code by, as JSON.
+    model.further = json.loads(json.dumps(vllm_config.additional_config))
     return model
 
 
@@ -186,6 +188,7 @@ def test_the_block_is_honoured(package: Path, early: bool) -> None:
         with pytest.raises(UnsupportedModelError, match="the kernel of object routes by itself"):
             layer.routed_experts.forward_monolithic(x=0, router_logits=0)
     assert counts(build()) == [6, 6] and build().layers[0].top_k == 3
+    assert build().further == {} != model.further != build(k1=2, k2=4).further
 
 
 def test_unregistering_leaves_vllm_as_it_was(package: Path) -> None:
