@@ -105,6 +105,8 @@ def moe_factory(original: Callable[..., Any], unknown: Sequence[str]) -> Callabl
         finally:
             building.layer = ""
         # On this one layer: a kernel that also routes would never ask its router.
+        if not hasattr(runner.routed_experts, "forward_monolithic"):
+            raise UnsupportedModelError(f"{name}: moeprune does not know this version of vLLM.")
         runner.routed_experts.forward_monolithic = functools.partial(_refuse_kernel, runner)
         building.rerouted.append(name)
         return runner
