@@ -22,6 +22,7 @@ from moeprune.architectures import (
     GROUP_KEYS,
     TOP_GROUP_KEYS,
     TOP_K_KEYS,
+    Family,
     _families,
     load_family,
     stated_experts,
@@ -124,6 +125,15 @@ def inferred(path: Path) -> dict[str, Any]:
     )
 
 
+def as_seen(family: Family, renormalises: bool) -> dict[str, Any]:
+    """The listed fields with what this config says in the place of a config key."""
+    rule = family.renormalises
+    keys = {rule} if isinstance(rule, str) else set(rule)
+    defaults = {key: value for key, value in family.defaults.items() if key not in keys}
+    seen = "always" if renormalises else "never"
+    return dataclasses.asdict(family) | {"renormalises": seen, "defaults": defaults}
+
+
 def check_same_facts(found: ModelFacts, want: ModelFacts) -> None:
     """All but the forms of export that only a family's own test can show to work."""
     assert want.no_per_layer or "is tested family by family" in found.no_per_layer
@@ -147,7 +157,7 @@ def test_inferred_is_what_is_listed_or_refused(name: str, tmp_path: Path, hide: 
         assert "is not in the list of families" in str(caught.value)
         assert "docs/extend.md" in str(caught.value) and "\n" not in str(caught.value)
         return
-    listed = dataclasses.asdict(load_family(*names_in(want.index.config)))
+    listed = as_seen(load_family(*names_in(want.index.config)), want.layout.renormalises)
     have = inferred(path)
     differing = {key for key in listed if listed[key] != have[key]}
     hide(path)
