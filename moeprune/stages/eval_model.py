@@ -128,8 +128,6 @@ class AskedModel:
         elif self.export is not None and self.export.plan is not None:
             kept = [len(ids) for ids in self.export.plan.keep]
             body |= {"layers": len(kept), "experts": kept}
-        if self.policy is not None:
-            body["policy"] = self.policy.to_json()
         return body
 
     def check_plan(self, plan: PrunePlan) -> None:

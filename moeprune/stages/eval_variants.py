@@ -57,8 +57,9 @@ class Variant:
                 "worst_domain": told.worst_domain,
                 "worst_domain_loss": told.worst_domain_loss,
             }
-        if self.policy is not None:
-            body["policy"] = self.policy.to_json()
+        policy = self.policy or asked.policy
+        if policy is not None:
+            body["policy"] = policy.to_json()
         return body
 
     def request(self) -> list[Any]:

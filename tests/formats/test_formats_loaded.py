@@ -68,3 +68,20 @@ def test_whole_job(name: str, domain: str, tmp_path: Path) -> None:
     assert same_weights(load_causal_lm(out, dtype="float32"), left) == 3 * 3 * plan.uniform_count
     written = sum(p.stat().st_size for p in out.glob("*.safetensors"))
     assert plan.size["bytes_after"] <= written <= plan.size["bytes_after"] + 200_000
+
+
+@pytest.mark.parametrize("name", ["fp8-blocks", "ct-pack-int4"])
+def test_k1_and_k2(name: str, tmp_path: Path) -> None:
+    source, _ = quantised(tmp_path / "source", LOADED[name])
+    out = moeprune.export(source, output=tmp_path / "out", k1=2, k2=5)
+    stored, kept = (path / "model.safetensors" for path in (source, out))
+    assert kept.read_bytes() == stored.read_bytes()
+    report = moeprune.verify(out, source=source, forward=True)
+    assert report.ok, report.to_text()
+    ids = torch.tensor([list(range(3, 27))])
+    with torch.no_grad():
+        models = [
+            load_causal_lm(out, dtype="float32", trust_remote_code=own) for own in (False, True)
+        ]
+        native, rerouted = (model(input_ids=ids, use_cache=False).logits for model in models)
+    assert (native - rerouted).abs().max() > 1e-3

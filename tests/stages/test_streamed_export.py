@@ -470,3 +470,18 @@ def test_stacks_in_a_single_weight_file(tmp_path: Path, home: Path) -> None:
         assert ["result" in outcome for outcome in outcomes] == [True, True], outcomes
     assert hashes(tmp_path / "out") == hashes(tmp_path / "plain")
     assert (tmp_path / "out" / "größe.json").exists()
+
+
+def test_all_experts_with_other_k1_and_k2(
+    hub: FileHub, source: Path, tmp_path: Path, home: Path
+) -> None:
+    words = {"plan": None, "k1": 2, "k2": 5}
+    jobs = [
+        ("export", ["org/name"], {"output": str(tmp_path / name), "stream": stream, **words})
+        for name, stream in (("out", True), ("plain", False))
+    ]
+    outcomes, _ = call_client(hub.url, jobs, home=home)
+    assert [outcome.get("text") for outcome in outcomes] == [None, None]
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "plain")
+    for name in weights(source):
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes(), name
