@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from plans import plan_keeping
 from questions import choosing, every_kind, text, writing
@@ -170,16 +168,9 @@ def test_a_signal_finishes_the_batch_and_keeps_it(
     number: signal.Signals, tiny: Any, tmp_path: Path
 ) -> None:
     choosing(tmp_path / "many.jsonl", 3000)
-    command = [sys.executable, "-m", "moeprune", "eval", str(tiny("qwen3_moe")), "-o", "run"]
+    command = ["-m", "moeprune", "eval", str(tiny("qwen3_moe")), "-o", "run"]
     command += ["--tasks", "many.jsonl", "--chat-template", "off", "--batch-size", "8"]
-    job = subprocess.Popen(
-        [*command, "--device", "cpu"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    job = forked.start([*command, "--device", "cpu"], cwd=tmp_path)
     answers = tmp_path / "run.progress" / "0-0-of-1.jsonl"
     for _ in range(600):
         if answers.exists() and answers.stat().st_size:
