@@ -86,10 +86,16 @@ def program(command: list[str]) -> None:
 @functools.cache
 def server() -> subprocess.Popen[str]:
     """One for each process that runs tests, until that one ends."""
+    modules = tempfile.TemporaryDirectory(prefix="modules-")  # for code that checkpoints bring
     process = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HF_MODULES_CACHE": modules.name},
     )
-    atexit.register(process.communicate)  # its stdin is closed, so that it ends
+    atexit.register(modules.cleanup)
+    atexit.register(process.communicate)  # first: its stdin is closed, so that it ends
     return process
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -46,15 +46,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def foreign(folder: Path, result: Path) -> dict[str, torch.Tensor]:
     """What a process without moeprune saw."""
-    variables = {**os.environ, "HF_MODULES_CACHE": str(result.parent / "modules")}
+    variables = dict(os.environ)
     variables.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, LOADER, str(folder), str(result)],
-        capture_output=True,
-        text=True,
-        env=variables,
-        cwd=result.parent,
-    )
+    done = forked.run([LOADER, folder, result], env=variables, cwd=result.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     return load_file(result)
 
