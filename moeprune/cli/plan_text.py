@@ -72,7 +72,10 @@ def plan_text(plan: PrunePlan, last: str) -> str:
     lines += _unseen(plan)
     if "bytes_before" in plan.size:
         before, after = plan.size["bytes_before"], plan.size["bytes_after"]
-        lines.append(f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)")
+        lines.append(
+            f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less); a token runs "
+            f"{plan.top_k} expert{'s' * (plan.top_k > 1)}, as before"
+        )
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines.append(last)
     return "\n".join(lines)
