@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moeprune.cli.text import size
+from moeprune.core.sizes import count
 
 if TYPE_CHECKING:
     from moeprune.core.cost import Activated, Cost
-
-
-def count(number: int) -> str:
-    """A number of parameters, in the largest unit that leaves at least 1: ``1.007 B``."""
-    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
-        if number >= unit:
-            return f"{number / unit:.3f} {name}"
-    return f"{number:,}"
 
 
 def token_text(token: Activated) -> str:

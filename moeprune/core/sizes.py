@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them."""
+"""Numbers of bytes and of parameters as people write them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,11 @@ def parse_bytes(text: str | int, *, option: str) -> int:
     if size < 1:
         raise UsageError(f"{option} {text!r} is not a size such as 5GB, 500MB or 4GiB.")
     return size
+
+
+def count(number: int) -> str:
+    """A number of parameters, in the largest unit that leaves at least 1: ``1.007 B``."""
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.3f} {name}"
+    return f"{number:,}"

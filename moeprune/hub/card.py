@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moeprune.core.cost import Cost
 from moeprune.core.facts import ModelFacts
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
-from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_section
+from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_section, token_rows
 from moeprune.hub.card_use import number, use_section
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
@@ -45,6 +46,7 @@ def model_card(
     policy: RoutingPolicy | None = None,
     facts: ModelFacts | None = None,
     native: RoutingPolicy | None = None,
+    token: Cost | None = None,
     notes: Sequence[str] = (),
 ) -> str:
     """README.md of an exported model.
@@ -58,13 +60,14 @@ def model_card(
         policy: k₁ and k₂, where they are not the source's.
         facts: of the source.
         native: k₁ and k₂ of the source; given with ``policy``.
+        token: what a token activates and reads, here and in the source.
         notes: one line each, of the export.
     """
     changed = None if policy is None or native is None else (policy, native)
     pruned = [] if plan is None else [_how(plan, notes), _losses(plan)]
     sections = [
         _front_matter(source, source_readme, pruned=plan is not None),
-        _what(plan, source, facts, changed),
+        _what(plan, source, facts, changed, token),
         *pruned,
         "" if changed is None else routing_section(*changed),
         use_section(plan, form, changed),
@@ -97,7 +100,11 @@ def _front_matter(source: str, source_readme: str | None, *, pruned: bool) -> st
 
 
 def _what(
-    plan: PrunePlan | None, source: str, facts: ModelFacts | None, changed: Changed | None
+    plan: PrunePlan | None,
+    source: str,
+    facts: ModelFacts | None,
+    changed: Changed | None,
+    token: Cost | None,
 ) -> str:
     name = escape(source)
     shown = f"[{name}](https://huggingface.co/{source})" if is_hub_id(source) else name
@@ -108,6 +115,7 @@ def _what(
             ("MoE layers", f"{len(set(facts.layer_ids))}"),
             ("Routed experts per layer", f"{_span(facts.num_experts)} (unchanged)"),
             *routing_rows(*changed),
+            *token_rows(token),
         ]
         return (
             f"# {name}, {changed[0].k1} experts per token\n\n"
@@ -126,6 +134,7 @@ def _what(
             if changed
             else [("Experts run per token", f"{plan.top_k} (unchanged)")]
         ),
+        *token_rows(token),
     ]
     old, new = number(plan.size.get("bytes_before")), number(plan.size.get("bytes_after"))
     if old and new is not None:

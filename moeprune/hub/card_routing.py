@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from moeprune.core.cost import Cost
 from moeprune.core.policy import RoutingPolicy
-from moeprune.hub.markdown import table
+from moeprune.core.sizes import count
+from moeprune.hub.markdown import size, table
 
 Changed = tuple[RoutingPolicy, RoutingPolicy]
 """k₁ and k₂ of this model, and of the source."""
@@ -21,6 +23,23 @@ def routing_rows(policy: RoutingPolicy, native: RoutingPolicy) -> list[tuple[str
     return [
         ("Experts run per token (k₁)", f"{native.k1} → {policy.k1}"),
         ("Their weights are divided by the sum of the top (k₂)", f"{native.k2} → {policy.k2}"),
+    ]
+
+
+def token_rows(token: Cost | None) -> list[tuple[str, str]]:
+    """Rows of what a token costs: of parameters, and of the weights that decoding it reads."""
+    if token is None:
+        return []
+    mine, native = token.activated, token.native
+    if mine.routed == native.routed:
+        return [("Parameters a token activates", f"{count(mine.total)} (in as many experts)")]
+    less = f"{1 - token.relative['total']:.1%}"
+    return [
+        ("Parameters a token activates", f"{count(native.total)} → {count(mine.total)} (−{less})"),
+        (
+            "Weights that decoding one token reads",
+            f"{size(native.bytes_per_token)} → {size(mine.bytes_per_token)}",
+        ),
     ]
 
 

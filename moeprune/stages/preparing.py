@@ -91,6 +91,7 @@ def prepare(
     warnings = tuple(filter(None, (EDITED if plan and plan.edited else None, warning)))
     current = plan.without_stale() if plan else None
     size = size_of(opened, current, edits) | padding_size(plain, edits)
+    token = token_cost(opened, policy=policy, keep=keep)
     texts |= form_texts(form, policy) | {
         RECORD: record_text(
             opened=opened,
@@ -109,6 +110,7 @@ def prepare(
             policy=policy,
             facts=opened.facts,
             native=opened.layout.native_policy,
+            token=token,
             notes=tuple(filter(None, [warning])),
             source=opened.facts.name,
             source_readme=read_readme(index.path),
@@ -124,7 +126,7 @@ def prepare(
         size=size,
         kept=tuple(map(len, keep)),
         policy=policy,
-        token=token_cost(opened, policy=policy, keep=keep),
+        token=token,
         warnings=warnings,
         source=source,
     )

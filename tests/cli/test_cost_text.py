@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from moeprune.cli.cost_text import cost_text, count, token_text
+from moeprune.cli.cost_text import cost_text, token_text
 from moeprune.core.cost import Activated, Cost
+from moeprune.core.sizes import count
 
 NATIVE = Activated(
     routed=1_006_632_960,

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeprune.core.cost import Activated, Cost
 from moeprune.core.plan import PrunePlan
 from moeprune.hub.card import model_card
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size
@@ -250,3 +251,21 @@ def test_the_bound_claims_no_more_than_is_proven() -> None:
     free = dataclasses.replace(uniform, allocation="global", options={"layer_keep": {"0": 4}})
     says = "No plan of this size under the same constraints can lose less than 8.69% in"
     assert says in model_card(free, source="x")
+
+
+def test_it_says_what_a_token_costs() -> None:
+    native = Activated(
+        routed=1_006_632_960,
+        shared=125_911_040,
+        other=1_813_887_616,
+        routed_bytes=2_013_265_920,
+        bytes_per_token=5_892_863_232,
+    )
+    half = dataclasses.replace(native, routed=503_316_480, bytes_per_token=4_886_230_272)
+    fewer = dataclasses.replace(native, other=native.other - 10**6)
+    text = model_card(PLAN, source="x", token=Cost(activated=half, native=native))
+    assert ["Parameters a token activates", "2.946 B → 2.443 B (−17.1%)"] in rows(text)
+    assert ["Weights that decoding one token reads", "5.9 GB → 4.9 GB"] in rows(text)
+    text = model_card(PLAN, source="x", token=Cost(activated=fewer, native=native))
+    assert ["Parameters a token activates", "2.945 B (in as many experts)"] in rows(text)
+    assert "decoding one token" not in text
