@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ of them and prints the count.
 - **Probability**: how logits become router probabilities; for `softmax`, of all experts, also where
   the model takes the softmax of the chosen ones. *×*: the block multiplies what its experts add by
   a factor of config.json, which gate weights include.
+- **Renormalised**: whether the router divides the weights that a token's experts get by their sum,
+  or the config key that says so. Where it does, the native k₂ is k, elsewhere it is all experts
+  ([how](k1-k2.md)). *Fixed*: no other number of experts can run, and k₁ and k₂ are refused.
 - **Groups**: the router chooses groups of experts first where config.json says so; plans then
   remove the same number from every group.
 - **Odd ones**: JetMoE's attention experts are a second set of every layer, with lines of their own
@@ -58,8 +62,8 @@ def page() -> str:
     facts = json.loads(FACTS.read_text(encoding="utf-8"))
     tested = _tested()
     lines = [
-        "| family | experts on disk | router | probability | groups | tested |",
-        "|---|---|---|---|---|---|",
+        "| family | experts on disk | router | probability | renormalised | groups | tested |",
+        "|---|---|---|---|---|---|---|",
     ]
     for fact in sorted(facts, key=lambda fact: str(fact["entry"])):
         lines.append(_row(fact, tested[fact["entry"]]))
@@ -90,6 +94,7 @@ def _row(fact: dict[str, Any], tested: int) -> str:
         _experts(fact),
         _router(fact),
         _probability(family),
+        _renormalised(family),
         "yes" if family.groups else "",
         "yes" if tested else "not yet",
     ]
@@ -112,6 +117,19 @@ def _router(fact: dict[str, Any]) -> str:
     if any(at["extra"] for at in fact["router"].values()):
         parts.append("extra rows")
     return ", ".join(parts)
+
+
+def _renormalised(family: Family) -> str:
+    if family.fixed_routing:
+        return "fixed"
+    rule = family.renormalises
+    rules = dict(rule) if isinstance(rule, Mapping) else {"": rule}
+    words = []
+    for gating, one in rules.items():
+        key = one if isinstance(one, str) else one[0]
+        word = {"always": "yes", "never": "no"}.get(key, f"`{key}`")
+        words.append(f"{gating}: {word}" if gating else word)
+    return ", ".join(words)
 
 
 def _probability(family: Family) -> str:

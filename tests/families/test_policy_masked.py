@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from family_data import family_data, load, logits_of, params, text_model, write_checkpoint
 from plans import plan_keeping
 from policy_watch import IDS
