@@ -1,8 +1,8 @@
 """moeprune: prune whole experts from Mixture-of-Experts language models.
 
 Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
-``eval``, ``compare``, ``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``. They are
-imported on first use, so that ``import moeprune`` is cheap.
+``eval``, ``compare``, ``scan``, ``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``.
+They are imported on first use, so that ``import moeprune`` is cheap.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _STAGES = (
     "plan",
     "plans",
     "push",
+    "scan",
     "tasks",
     "verify",
 )
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from moeprune.stages.plan import plan
     from moeprune.stages.plans import plans
     from moeprune.stages.push import push
+    from moeprune.stages.scan import scan
     from moeprune.stages.tasks import tasks
     from moeprune.stages.verify import verify
 

@@ -24,6 +24,7 @@ _OURS = {
     "moeprune.search": ("the state of a search", "'moeprune plan --method evoesap'"),
     "moeprune.task": ("a task", "'moeprune tasks'"),
     "moeprune.run": ("the record of an evaluation", "'moeprune eval'"),
+    "moeprune.scan": ("a scan", "'moeprune scan'"),
     "moeprune.comparison": ("a comparison", "'moeprune compare --json'"),
     "moeprune.asked": ("the state of an evaluation", "'moeprune eval'"),
     "moeprune.variants": ("a list of variants", ""),

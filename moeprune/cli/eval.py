@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from moeprune.cli.eval_values import amount, expected, names
+from moeprune.cli.eval_options import question_options, tasks_option
 from moeprune.cli.interrupt import finishing
 from moeprune.cli.options import (
     device_option,
@@ -29,14 +29,7 @@ from moeprune.core.progress import ignore
 @click.command("eval")
 @model_argument
 @output_option("the run, or with --variants a folder of runs", metavar="RUN")
-@click.option(
-    "--tasks",
-    multiple=True,
-    metavar="A,B",
-    callback=names,
-    help="What to ask: task files (.toml, or .jsonl of questions), folders of them, or "
-    "lm_eval:NAME. Several with commas, or by giving the option again.",
-)
+@tasks_option
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
@@ -87,75 +80,7 @@ from moeprune.core.progress import ignore
     metavar="N",
     help="Chunks of each text, from its beginning. Default: all.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Questions of each task, drawn by the task's seed. Default: all.",
-)
-@click.option("--shots", type=click.IntRange(min=0), metavar="K", help="Solved questions before.")
-@click.option(
-    "--chat-template",
-    type=click.Choice(["on", "off"]),
-    help="Whether questions are written as a chat; to be stated where the tokenizer has a "
-    "template.",
-)
-@click.option(
-    "--thinking",
-    type=click.Choice(["on", "off"]),
-    help="Whether the model may think; to be stated where the chat template knows it.",
-)
-@click.option(
-    "--think-end",
-    metavar="TEXT",
-    default="</think>",
-    show_default=True,
-    help="Text after which the answer stands where the model thinks, for tasks of lm-eval.",
-)
-@click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), metavar="N", help="Budget of written answers."
-)
-@click.option(
-    "--temperature",
-    type=click.FloatRange(min=0),
-    metavar="T",
-    help="0: greedy; above, tokens are drawn.",
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How often a question is asked whose answer is drawn.",
-)
-@click.option(
-    "--batch-size",
-    default="auto",
-    show_default=True,
-    metavar="N|auto",
-    callback=amount,
-    help="Sequences side by side; in float32 it changes no answer.",
-)
-@click.option(
-    "--expect",
-    multiple=True,
-    metavar="TASK=ACC",
-    callback=expected,
-    help="Accuracy that the unpruned model is known to reach, as 0.715 or 71.5%; far below it, "
-    "the protocol is wrong.",
-)
-@click.option(
-    "--effect",
-    type=click.FloatRange(min=0, max=100, min_open=True),
-    default=1.0,
-    show_default=True,
-    metavar="POINTS",
-    help="Difference in accuracy that you look for: too few questions for it are warned of.",
-)
-@click.option(
-    "--include", multiple=True, metavar="FOLDER", help="YAML tasks of your own for lm_eval:NAME."
-)
+@question_options
 @click.option("--strict", is_flag=True, help="Exit code 1 where a guard warns.")
 @dtype_option("auto")
 @device_option

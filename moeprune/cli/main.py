@@ -24,6 +24,7 @@ COMMANDS = (
     "tasks",
     "eval",
     "compare",
+    "scan",
     "push",
 )
 _LONGEST = 1200  # characters of an error line; a file may quote megabytes at us

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from moeprune.artefact import write_bytes
 from moeprune.checkpoint.staging import sync_folder
 from moeprune.core.run import RUN_FILE, SAMPLES_FILE, Run
+from moeprune.core.scan import SCAN_FILE
 from moeprune.errors import OutputError
 from moeprune.kinds import kind_of
 from moeprune.observe.processes import Processes
@@ -19,6 +21,7 @@ from moeprune.stages.eval_journal import REPLACED, RESULT, check_progress
 from moeprune.stages.writable import check_name, check_room
 
 _FILES = {RUN_FILE, SAMPLES_FILE}
+_BESIDE = {SCAN_FILE}  # may lie beside run folders
 
 
 def alone(crew: Processes, words: Mapping[str, object]) -> AbstractContextManager[None]:
@@ -55,13 +58,16 @@ def check_output(output: Path, *, overwrite: bool) -> None:
     check_progress(progress_file(output))
 
 
-def write_runs(output: Path, runs: Iterable[Run], *, one: bool) -> None:
+def write_runs(
+    output: Path, runs: Iterable[Run], *, one: bool, beside: Mapping[str, bytes] | None = None
+) -> None:
     """Write runs; the folder appears when all are complete.
 
     Args:
         output: its name; earlier runs of that name are replaced.
         runs: what to write.
         one: the folder is of the one run; else it has a folder a run, called as the run.
+        beside: name -> bytes of files that the folder has, too.
 
     Raises:
         OutputError: the disk is full, or is not writable.
@@ -76,6 +82,8 @@ def write_runs(output: Path, runs: Iterable[Run], *, one: bool) -> None:
             folder.mkdir(parents=True)
             run.save(folder)
             sync_folder(folder)
+        for name, data in (beside or {}).items():
+            write_bytes(result / name, data)
         sync_folder(result)
         if output.exists():
             output.rename(replaced)
@@ -90,7 +98,7 @@ def _are_runs(path: Path) -> bool:
     """Whether a folder is a run, or has nothing but runs."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
-            items = list(path.iterdir())
+            items = [item for item in path.iterdir() if item.name not in _BESIDE]
             return _is_run(path) or (bool(items) and all(map(_is_run, items)))
     return False
 
