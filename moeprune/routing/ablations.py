@@ -25,14 +25,14 @@ class Ablation:
     Attributes:
         kind: one of :data:`moeprune.core.policy.ABLATIONS`.
         num_choices: C.
-        scale_C: a learned factor of each choice's weight, which is no part of its probability; or
-            None.
+        scaled: whether the router returns probabilities, and multiplies each weight by a learned
+            factor of its choice, which is no part of them (Gemma 4).
         generator: what is drawn comes from here, call after call.
     """
 
     kind: str
     num_choices: int
-    scale_C: Tensor | None
+    scaled: bool
     generator: torch.Generator
 
     @classmethod
@@ -53,7 +53,7 @@ class Ablation:
         return cls(
             kind=policy.ablation,
             num_choices=num_choices,
-            scale_C=getattr(router, "per_expert_scale", None),
+            scaled=hasattr(router, "per_expert_scale"),
             generator=generator,
         )
 
@@ -70,31 +70,28 @@ class Ablation:
         Returns:
             (T, K) each.
         """
-        plain_TK = weights_TK.float()
-        if self.scale_C is not None:
-            factor_TK = self.scale_C.float()[ids_TK]
-            plain_TK = torch.where(factor_TK == 0, 0, plain_TK / factor_TK)
-        sum_T1 = plain_TK.sum(-1, keepdim=True)
+        if self.kind == "uniform" and not self.scaled:
+            return weights_TK.mean(-1, keepdim=True).expand_as(weights_TK).contiguous(), ids_TK
+        scores_TC, factors_TC = self._choices(run)
+        sum_T1 = _over(weights_TK.float(), factors_TC.gather(-1, ids_TK)).sum(-1, keepdim=True)
         if self.kind == "uniform":
-            share_TK = torch.full_like(plain_TK, 1 / plain_TK.shape[-1])
+            share_TK = torch.full_like(scores_TC.gather(-1, ids_TK), 1 / ids_TK.shape[-1])
         else:
-            scores_TC = self._scores(run)
             ids_TK = self._drawn(scores_TC, ids_TK.shape[-1])
             share_TK = scores_TC.gather(-1, ids_TK)
             share_TK = share_TK / share_TK.sum(-1, keepdim=True).clamp_min(1e-30)
-        share_TK = share_TK * sum_T1
-        if self.scale_C is not None:
-            share_TK = share_TK * self.scale_C.float()[ids_TK]
+        share_TK = share_TK * sum_T1 * factors_TC.gather(-1, ids_TK)
         return share_TK.to(weights_TK.dtype), ids_TK
 
-    def _scores(self, run: Callable[[int], tuple[Any, ...]]) -> Tensor:
-        """(T, C) float32, in proportion to the probabilities of every choice."""
-        _, weights_TC, ids_TC, *_ = run(self.num_choices)
+    def _choices(self, run: Callable[[int], tuple[Any, ...]]) -> tuple[Tensor, Tensor]:
+        """(T, C) float32 each: in proportion to the probability of every choice; its factor."""
+        first_TC, weights_TC, ids_TC, *_ = run(self.num_choices)
         weights_TC = weights_TC.float()
-        if self.scale_C is not None:
-            factor_TC = self.scale_C.float()[ids_TC]
-            weights_TC = torch.where(factor_TC == 0, 0, weights_TC / factor_TC)
-        return torch.zeros_like(weights_TC).scatter(-1, ids_TC, weights_TC)
+        weights_TC = torch.zeros_like(weights_TC).scatter(-1, ids_TC, weights_TC)
+        if not self.scaled:
+            return weights_TC, torch.ones_like(weights_TC)
+        scores_TC = first_TC.float()
+        return scores_TC, _over(weights_TC, scores_TC)
 
     def _drawn(self, scores_TC: Tensor, k: int) -> Tensor:
         """(T, k) choices without replacement, never one that has no probability.
@@ -104,3 +101,8 @@ class Ablation:
         noise_TC = torch.empty(scores_TC.shape).exponential_(generator=self.generator)
         by_TC = scores_TC if self.kind == "sampled" else (scores_TC > 0).float()
         return (by_TC / noise_TC.to(by_TC.device)).topk(k, dim=-1).indices
+
+
+def _over(values: Tensor, divisors: Tensor) -> Tensor:
+    """``values / divisors``; 0 where there is nothing to divide by."""
+    return torch.where(divisors == 0, 0, values / divisors)

@@ -61,6 +61,7 @@ def check_routing(
     most: int,
     due: Mapping[str, int],
     applied: Callable[[RoutingPolicy], AbstractContextManager[Hits]],
+    device: Any = None,
 ) -> SelfCheck:
     """Check that policies act on ``model``.
 
@@ -71,18 +72,19 @@ def check_routing(
         most: experts that a token can run.
         due: name of each router -> its calls in a forward pass.
         applied: puts a policy on the model.
+        device: that its inputs belong on; None: the CPU.
 
     Raises:
         VerificationError: a check failed; the message says what was not reached.
     """
-    plain = _logits(model, ids)
+    plain = _logits(model, ids, device)
     with applied(native) as hits:
-        under = _logits(model, ids)
+        under = _logits(model, ids, device)
     _check_hits(hits, due)
     noise = 0.0
     if not torch.equal(plain, under):
         # A device that adds in any order gives other bits each time, without a policy too.
-        noise = _largest(plain, _logits(model, ids))
+        noise = _largest(plain, _logits(model, ids, device))
         if _largest(plain, under) > noise:
             raise VerificationError(
                 f"the native policy ({native.label}) moves logits by {_largest(plain, under):.3g}; "
@@ -92,7 +94,7 @@ def check_routing(
     k1 = native.k1 - 1 or min(2, most)
     other = replace(native, k1=k1, k2=max(native.k2, k1))
     with applied(other) as hits:
-        changed = _logits(model, ids)
+        changed = _logits(model, ids, device)
     _check_hits(hits, due)
     loss, other_loss = _loss(plain, ids), _loss(changed, ids)
     if other.k1 != native.k1 and (_largest(plain, changed) <= noise or loss == other_loss):
@@ -126,11 +128,10 @@ def _check_hits(hits: Hits, due: Mapping[str, int]) -> None:
 
 
 @torch.no_grad()
-def _logits(model: Any, ids: Sequence[int]) -> Tensor:
+def _logits(model: Any, ids: Sequence[int], device: Any) -> Tensor:
     """(T, V) float32; what the model draws by itself is the same each time."""
-    device = model.get_input_embeddings().weight.device
     tokens = torch.tensor([list(ids)], device=device)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(0)
         logits: Tensor = model(input_ids=tokens, use_cache=False).logits
     return logits[0].float().cpu()

@@ -75,6 +75,7 @@ def self_check(
     native = layout.native_policy
     check_policy(native, layout, keep)
     from moeprune.observe.layers import moe_layers
+    from moeprune.observe.placed import input_device
     from moeprune.routing.selfcheck import check_routing
 
     names = {id(module): name for name, module in live.named_modules()}
@@ -86,5 +87,6 @@ def self_check(
         native=native,
         most=min(layout.num_experts if keep is None else map(len, keep)),
         due=due,
+        device=input_device(live),
         applied=lambda policy: policy_applied(live, layout, policy, keep),
     )

@@ -21,7 +21,7 @@ from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import load_causal_lm
 from moeprune.routing.mask import masked_experts
 from moeprune.stages.identify import open_model
-from moeprune.stages.policies import policy_applied
+from moeprune.stages.policies import policy_applied, self_check
 
 IDS = torch.arange(3, 51).reshape(2, 24)
 POLICY = RoutingPolicy(k1=2, k2=5)
@@ -59,6 +59,7 @@ def test_weights_on_a_disk_follow_it_too(family: str, tiny: Tiny, tmp_path: Path
     assert (found - plain).abs().max() > 1e-3
     with policy_applied(placed, layout, layout.native_policy):
         assert torch.equal(logits(placed), plain)
+    assert self_check(placed, layout, IDS[0].tolist()) == self_check(model, layout, IDS[0].tolist())
     assert torch.equal(logits(placed), plain)
 
 
