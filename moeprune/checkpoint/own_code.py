@@ -106,16 +106,16 @@ def own_policy(config: Mapping[str, Any]) -> RoutingPolicy | None:
 
     Raises:
         CheckpointError: the block is malformed.
-        UsageError: k₁ or k₂ is none.
     """
     block = config.get(BLOCK)
     if not isinstance(block, Mapping) or not {"k1", "k2"} & set(block):
         return None
-    if not {"k1", "k2"} <= set(block) or block.get("format") != FORMAT:
+    stated = [block.get("k1"), block.get("k2")]
+    if block.get("format") != FORMAT or not all(type(k) is int and k > 0 for k in stated):
         raise CheckpointError(
-            f"config.json: moeprune of format {block.get('format')!r} states k1 = "
-            f"{block.get('k1')!r} and k2 = {block.get('k2')!r}, which this moeprune does not know. "
-            "Export again, or update moeprune."
+            f"config.json: moeprune of format {block.get('format')!r} states k1 = {stated[0]!r} "
+            f"and k2 = {stated[1]!r}, which this moeprune does not know. Export again, or update "
+            "moeprune."
         )
     return RoutingPolicy(k1=block["k1"], k2=block["k2"])
 

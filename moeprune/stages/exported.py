@@ -78,7 +78,8 @@ def exported(out: Path) -> Exported:
     body = read_json(path, error=CheckpointError, what=wanted(SCHEMA))
     stated = body if isinstance(body, dict) else {}
     policy = _policy(stated.get("policy"), path)
-    if not isinstance(stated.get("plan"), dict) and (policy is None or stated.get("plan")):
+    plan_body = stated.get("plan", False)
+    if not isinstance(plan_body, dict) and (policy is None or plan_body is not None):
         raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
     check_schema(body, schema=SCHEMA, path=path, error=CheckpointError)
     layers = body.get("next_token_layers", {"mode": "prune"})  # older exports always cut them
@@ -94,16 +95,17 @@ def exported(out: Path) -> Exported:
             f"{path}: form is {form!r}, which this moeprune does not know. Export again, or update "
             "moeprune."
         )
-    plan = PrunePlan.from_json(body["plan"], path=path) if body["plan"] else None
+    plan = None if plan_body is None else PrunePlan.from_json(plan_body, path=path)
     if (form == UNIFORM) != (plan is None or plan.uniform_count is not None):
         counts = sorted({*map(len, plan.keep)}) if plan else "all"
         raise CheckpointError(
             f"{path}: form {form!r} does not go with a plan that keeps {counts} experts a layer. "
             "Export again."
         )
-    source = body.get("source", {})
-    found = tuple(str(source.get(key, "")) for key in ("name", "fingerprint"))
-    return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=(found[0], found[1]))
+    source = body.get("source")
+    found = source if isinstance(source, dict) else {}
+    names = str(found.get("name", "")), str(found.get("fingerprint", ""))
+    return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=names)
 
 
 def kept(plan: PrunePlan | None, layout: MoeLayout) -> tuple[tuple[int, ...], ...]:
@@ -116,9 +118,14 @@ def kept(plan: PrunePlan | None, layout: MoeLayout) -> tuple[tuple[int, ...], ..
 def _policy(body: object, path: Path) -> RoutingPolicy | None:
     if body is None:
         return None
-    if not isinstance(body, dict) or set(body) != {"k1", "k2"}:
+    known = isinstance(body, dict) and set(body) == {"k1", "k2"}
+    if not isinstance(body, dict) or not known or not all(map(_is_rank, body.values())):
         raise CheckpointError(
             f"{path}: policy is {body!r}, which this moeprune does not know. Export again, or "
             "update moeprune."
         )
     return RoutingPolicy(k1=body["k1"], k2=body["k2"])
+
+
+def _is_rank(value: object) -> bool:
+    return type(value) is int and value > 0

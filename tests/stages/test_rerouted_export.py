@@ -290,8 +290,9 @@ def test_verify_sees_another_source_code_and_top_k(
     ("block", "match"),
     [
         ({"format": 2}, "format is 2"),
-        ({"k1": None}, "k1 None"),
-        ({"k2": "E"}, "k2 'E'"),
+        ({"k1": None}, "cannot read"),
+        ({"k2": "E"}, "cannot read"),
+        ({"renormalises": None}, "cannot read"),
         ({"k1": 13}, "cannot run k1 = 13"),
         ({"routers": {"mlp.gate": [0, 1, 2]}}, "lacks .*layers.1.mlp.gate"),
         ({"routers": {"mlp.router": [0]}}, "lacks"),

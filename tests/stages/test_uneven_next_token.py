@@ -58,3 +58,18 @@ def test_padded(mtp: str, source: Path, tmp_path: Path) -> None:
     plain = generate(model)
     assert mtp == "drop" or generate(model, use_mtp=True) == plain
     assert torch.isfinite(model(torch.tensor([plain])).logits).all()
+
+
+@pytest.mark.parametrize("mtp", ["prune", "drop"])
+def test_with_k1_and_k2(mtp: str, source: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    out = export(source, output=tmp_path / "out", k1=1, k2=4, mtp=mtp)
+    report = moeprune.verify(out, source=source, forward=True)
+    assert report.ok, report.to_text()
+    model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
+    native = AutoModelForCausalLM.from_pretrained(out).eval()
+    plain = generate(model)
+    assert plain != generate(native)
+    # Drafts of the next-token layer, which routes as ever, change nothing.
+    assert mtp == "drop" or generate(model, use_mtp=True) == plain
