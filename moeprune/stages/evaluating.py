@@ -17,6 +17,7 @@ from moeprune.stages.eval_harness import rows_of
 from moeprune.stages.eval_header import check_inputs, guarded, made_with, run_of, task_entries
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.eval_model import AskedModel, open_asked
+from moeprune.stages.eval_selfcheck import check_variants
 from moeprune.stages.eval_tasks import Exam, read_exam
 from moeprune.stages.eval_variants import Variant
 from moeprune.stages.eval_words import EvalWords
@@ -87,7 +88,8 @@ def evaluate(
         out: where the result will be written; None: nowhere, and nothing is kept meanwhile.
         choose: the variants of the model.
         check: looks at the questions before the model is loaded.
-        first: looks at the loaded model before it is asked anything.
+        first: looks at the loaded model before it is asked anything; None: what checks that its
+            policies act.
 
     Raises:
         StoppedError: ``how.stop`` said so.
@@ -123,7 +125,11 @@ def evaluate(
     work.check_same(request=request)
     answers = Answers.open(out, request, work=work, resume=how.resume)
     live = asked.load(dtype=how.dtype, device=place, trust_remote_code=trust)
-    looked = None if first is None else first(live, asked, exam, chosen)
+    if first is None:
+        looked = None
+        check_variants(live, asked, chosen, tokenizer)
+    else:
+        looked = first(live, asked, exam, chosen)
     asking = Asking(
         live=live,
         asked=asked,

@@ -9,11 +9,19 @@ import pytest
 from hand_router import PREFIX, loaded, of_task, perplexity, routed_by_hand
 from plans import plan_keeping
 from questions import every_kind, rows
+from safetensors.torch import load_file, save_file
+from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.cli.main import main
 from moeprune.core.run import Run
-from moeprune.errors import MismatchError, StoppedError, UnsupportedModelError, UsageError
+from moeprune.errors import (
+    MismatchError,
+    StoppedError,
+    UnsupportedModelError,
+    UsageError,
+    VerificationError,
+)
 
 TEXTS = [f"{n} und {n * n}, größer als {n}. " * 3 for n in range(4)]
 POLICIES: dict[str, dict[str, Any]] = {
@@ -134,3 +142,15 @@ def test_from_the_command_line(
     for wrong in (["--k1", "2"], ["--k1", "2", "--k2", "0"], ["--k1", "2", "--k2", "all"]):
         assert main(["eval", model, "-o", str(tmp_path / "b"), *shared, *wrong]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_policy_that_does_not_act_is_not_measured(tmp_path: Path, texts: str) -> None:
+    """Experts that give nothing: every k₁ would look as good as the native one."""
+    path = tiny_checkpoint("mixtral", tmp_path / "mute")
+    weights = load_file(path / "model.safetensors")
+    mute = {name: value * (".w2." not in name) for name, value in weights.items()}
+    assert any((value == 0).all() for value in mute.values())
+    save_file(mute, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(VerificationError, match="gives the same loss as the native k1=2 k2=2"):
+        ask(path, texts, variants={"native": None, "one": {"k1": 1, "k2": 2}})
+    ask(path, texts, variants={"native": None})
