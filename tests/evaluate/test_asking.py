@@ -99,6 +99,8 @@ def test_batches_and_order_do_not_matter(
 ) -> None:
     live = demo if family == "demo" else live_tiny(tiny, family)
     task = task_of(kind, **protocol)
+    if writes(task):  # a pass a token: ten questions of ten lengths
+        task = replace(task, questions=task.questions[:10])
     want = asked(live, task, batch_size=1)
     sizes = (4, None) if writes(task) else (3, 64, None, Room(tokens=100))
     for batch_size in sizes:

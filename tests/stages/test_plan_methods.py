@@ -1,6 +1,5 @@
 """Every method with every criterion it takes: the same choice, however experts and text come."""
 
-import itertools
 import json
 from dataclasses import replace
 
@@ -34,6 +33,23 @@ def ids(case):
     return "-".join([case[0], *case[1].values()])
 
 
+def with_allocations(cases):
+    """Each case with each allocation: by default one of them by turns, the other under a marker.
+
+    A criterion gives an allocator other numbers and no other code, and each method meets both.
+    """
+    return [
+        pytest.param(
+            case,
+            allocation,
+            id=f"{allocation}-{ids(case)}",
+            marks=[] if not case[1] or place % 2 == turn else [pytest.mark.families],
+        )
+        for place, case in enumerate(cases)
+        for turn, allocation in enumerate(["uniform", "global"])
+    ]
+
+
 @pytest.fixture(scope="module")
 def seen():
     """Two domains of different length and taste, enough tokens that no two scores are equal."""
@@ -63,8 +79,7 @@ def permuted(stats, orders):
     return replace(stats, domains=tuple(domains))
 
 
-@pytest.mark.parametrize("case", MEASURING, ids=ids)
-@pytest.mark.parametrize("allocation", ["uniform", "global"])
+@pytest.mark.parametrize(("case", "allocation"), with_allocations(MEASURING))
 def test_permuting_experts_permutes_the_plan(case, allocation, stats):
     method, asked = case
     weights = {"math": 1.37}  # so that counts of different domains never tie
@@ -231,9 +246,7 @@ def test_unseen_experts_are_in_the_plan():
     assert line.startswith("4 of 40 experts saw no token of a domain that weighs more than 0")
 
 
-@pytest.mark.parametrize(
-    ("case", "allocation"), list(itertools.product(ALL, ["uniform", "global"]))
-)
+@pytest.mark.parametrize(("case", "allocation"), with_allocations(ALL))
 def test_the_command_line(case, allocation, stats, tmp_path, capsys):
     method, asked = case
     path, out = tmp_path / "stats.safetensors", tmp_path / "plan.json"
