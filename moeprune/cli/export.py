@@ -28,6 +28,14 @@ from moeprune.cli.progress import progress
 )
 @policy_options
 @click.option(
+    "--fold-gain",
+    type=click.Path(path_type=Path),
+    metavar="STATS",
+    help="With --k1 and --k2, for runtimes without code: write a plain checkpoint that runs k1 "
+    "experts, and multiply what the experts of each layer give by the mean gain that STATS (of "
+    "this model) tell, which stands for k2. An approximation.",
+)
+@click.option(
     "--mtp",
     type=click.Choice(["prune", "drop", "keep"]),
     default="prune",
@@ -73,6 +81,7 @@ def command(
     plan: Path | None,
     k1: int | None,
     k2: int | str | None,
+    fold_gain: Path | None,
     mtp: str,
     shard_size: str | None,
     per_layer: bool,
@@ -105,6 +114,7 @@ def command(
             output=output,
             k1=k1,
             k2=k2,
+            fold_gain=fold_gain,
             revision=revision,
             mtp=mtp,
             shard_size=shard_size,
@@ -123,6 +133,7 @@ def command(
         "num_experts": kept[0] if len(set(kept)) == 1 else list(kept),
         "method": None if made is None else made.method,
         **({} if prepared.policy is None else {"policy": prepared.policy.to_json()}),
+        **({} if prepared.gain is None else {"folded_gain": prepared.gain.to_json()}),
         "size": dict(prepared.size),
         "token": prepared.token.to_json(),
         "next_token_layers": dict(prepared.next_token),

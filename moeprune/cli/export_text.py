@@ -32,7 +32,8 @@ def preview_text(prepared: PreparedExport) -> str:
     lines = [
         f"{prepared.output} would hold {counts['copy']:,} tensors as they are, "
         f"{counts['rename']:,} renumbered and {counts['slice']:,} sliced"
-        f"{_more(counts['pad'], 'padded')}{_more(counts['remap'], 'with new expert ids')}; "
+        f"{_more(counts['scale'], 'multiplied')}{_more(counts['pad'], 'padded')}"
+        f"{_more(counts['remap'], 'with new expert ids')}; "
         f"{counts['remove']:,} would leave",
         *(f"config.json: {'.'.join(p)} = {v}" for p, v in prepared.config_changes.items()),
         *_routing(prepared),
@@ -63,7 +64,13 @@ def preview_text(prepared: PreparedExport) -> str:
 
 
 def _routing(prepared: PreparedExport) -> list[str]:
-    policy = prepared.policy
+    policy, gain = prepared.policy, prepared.gain
+    if gain is not None:
+        least, most = min(gain.gains), max(gain.gains)
+        return [
+            f"{gain.k1} experts run per token in any runtime; what they give is multiplied by "
+            f"{least:.4g} to {most:.4g}, which stands for k2 = {gain.k2}"
+        ]
     if policy is None:
         return []
     return [

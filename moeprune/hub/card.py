@@ -17,6 +17,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
+from moeprune.hub.card_folding import folding_section
 from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_section, token_rows
 from moeprune.hub.card_use import number, use_section
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
@@ -44,6 +45,7 @@ def model_card(
     source_readme: str | None = None,
     form: str = "uniform",
     policy: RoutingPolicy | None = None,
+    gains: Sequence[float] | None = None,
     facts: ModelFacts | None = None,
     native: RoutingPolicy | None = None,
     token: Cost | None = None,
@@ -58,6 +60,7 @@ def model_card(
         source_readme: the README.md of the source; its licence, language and task are taken over.
         form: how layers of different counts were written: ``"per-layer"`` or ``"padded"``.
         policy: k₁ and k₂, where they are not the source's.
+        gains: (L,) factors of experts that stand for k₂ in a plain checkpoint; None: no such.
         facts: of the source.
         native: k₁ and k₂ of the source; given with ``policy``.
         token: what a token activates and reads, here and in the source.
@@ -67,10 +70,10 @@ def model_card(
     pruned = [] if plan is None else [_how(plan, notes), _losses(plan)]
     sections = [
         _front_matter(source, source_readme, pruned=plan is not None),
-        _what(plan, source, facts, changed, token),
+        _what(plan, source, facts, changed, token, scaled=any(g != 1.0 for g in gains or ())),
         *pruned,
-        "" if changed is None else routing_section(*changed),
-        use_section(plan, form, changed),
+        _routing(changed, gains, () if plan else notes),
+        use_section(plan, form, changed, plain=gains is not None),
         "" if plan is None else _kept(plan),
         _citation(plan, policy),
     ]
@@ -105,7 +108,11 @@ def _what(
     facts: ModelFacts | None,
     changed: Changed | None,
     token: Cost | None,
+    *,
+    scaled: bool,
 ) -> str:
+    but = ", but for what experts' last linear maps are multiplied by (see Routing)"
+    same = f"byte for byte {'those' if plan else 'that'} of the source{but if scaled else ''}"
     name = escape(source)
     shown = f"[{name}](https://huggingface.co/{source})" if is_hub_id(source) else name
     if plan is None:
@@ -119,9 +126,8 @@ def _what(
         ]
         return (
             f"# {name}, {changed[0].k1} experts per token\n\n"
-            f"{shown} with another number of experts run per token. Every weight is byte for byte "
-            "that of the source; nothing was trained.\n\n"
-            + table(("", "source → this model"), rows)
+            f"{shown} with another number of experts run per token. Every weight is "
+            f"{same}; nothing was trained.\n\n" + table(("", "source → this model"), rows)
         )
     before, after = sum(plan.num_experts), sum(plan.num_experts) - plan.num_removed
     rows = [
@@ -142,9 +148,17 @@ def _what(
     return (
         f"# {name}, {100 * plan.ratio:.3g}% of its experts pruned\n\n"
         f"{shown} with whole routed experts removed by moeprune. The experts that stay, their "
-        "router rows and everything else are byte for byte those of the source; nothing was "
-        "trained.\n\n" + table(("", "source → this model"), rows)
+        f"router rows and everything else are {same}; nothing was trained.\n\n"
+        + table(("", "source → this model"), rows)
     )
+
+
+def _routing(changed: Changed | None, gains: Sequence[float] | None, notes: Sequence[str]) -> str:
+    if changed is None:
+        return ""
+    if gains is None:
+        return routing_section(*changed)
+    return folding_section(*changed, gains, [escape(note) for note in notes])
 
 
 def _how(plan: PrunePlan, notes: Sequence[str]) -> str:

@@ -9,16 +9,20 @@ from moeprune.hub.card_routing import Changed
 from moeprune.hub.markdown import escape, size
 
 
-def use_section(plan: PrunePlan | None, form: str, changed: Changed | None) -> str:
+def use_section(
+    plan: PrunePlan | None, form: str, changed: Changed | None, *, plain: bool = False
+) -> str:
     """The sections on loading and on limits.
 
     Args:
         plan: what was pruned; None: nothing.
         form: how layers of different counts were written.
         changed: k₁ and k₂ of this model and of the source, where they differ.
+        plain: whether they are in config.json and the weights, and no code is needed for them.
     """
     family = escape(plan.model_type) if plan else ""
-    trust = ", trust_remote_code=True" if form == "per-layer" or changed else ""
+    kind = f"A plain {family} checkpoint" if family else "A plain checkpoint"
+    trust = ", trust_remote_code=True" if form == "per-layer" or (changed and not plain) else ""
     python = (
         "```python\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
@@ -33,7 +37,7 @@ def use_section(plan: PrunePlan | None, form: str, changed: Changed | None) -> s
             "states; without `trust_remote_code=True` loading fails, and so it does in runtimes "
             f"that read one count for all layers.\n\n{python}"
         )
-    elif changed:
+    elif changed and not plain:
         how = (
             f"Put this repository's id or a local folder in place of `MODEL`.\n\n{python}\n\nThe "
             "same without `trust_remote_code=True` loads the same weights with the routing of the "
@@ -41,8 +45,8 @@ def use_section(plan: PrunePlan | None, form: str, changed: Changed | None) -> s
         )
     else:
         how = (
-            f"A plain {family} checkpoint; put this repository's id or a local folder in place of "
-            "`MODEL`. If the source needs `trust_remote_code=True`, so does this model.\n\n"
+            f"{kind}; put this repository's id or a local folder in place of `MODEL`. If the "
+            "source needs `trust_remote_code=True`, so does this model.\n\n"
             f"{python}\n\n```bash\nvllm serve MODEL\n```"
         )
     if plan and form == "padded":

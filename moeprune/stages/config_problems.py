@@ -33,7 +33,13 @@ def config_problems(
         for path, value in changes.items()
         if not same_value(_at(out.config, path), value)
     ]
-    owned = {*layout.count_keys, *changes}
+    run = made.gain.config_changes(layout) if made.gain is not None else {}
+    problems += [
+        f"config.json {'.'.join(path)} is not {value}, the number of experts that run"
+        for path, value in run.items()
+        if not same_value(_at(out.config, path), value)
+    ]
+    owned = {*layout.count_keys, *changes, *run}
     added = {path[0] for path in form_config(made.form, source, layout, keep, made.policy)}
     names = named_places(source)
     for path, mine, theirs in config_differences(source.config, out.config):

@@ -12,6 +12,7 @@ from moeprune.checkpoint.writer import write_checkpoint
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy_words import Rank
 from moeprune.core.progress import OnProgress, ignore
+from moeprune.core.stats import CalibrationStats
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.preparing import loaded, prepare
 from moeprune.stages.streaming import StreamedModel, streamed
@@ -24,6 +25,7 @@ def export(
     output: str | Path,
     k1: int | None = None,
     k2: Rank | None = None,
+    fold_gain: str | Path | CalibrationStats | None = None,
     revision: str | None = None,
     mtp: str = "prune",
     shard_size: str | int | None = None,
@@ -46,6 +48,9 @@ def export(
             config.json stays, so that whoever does not run the code has the model's own routing.
         k2: with ``k1``: their weights are divided by the probability of the top ``k2``, or of all:
             ``"E"``.
+        fold_gain: stats of this model, with ``k1`` and ``k2``: write a plain checkpoint instead,
+            whose top-k is ``k1`` and whose experts' outputs are multiplied by the mean gain of
+            their layer, which stands for ``k2``.
         revision: of a Hub model.
         mtp: next-token-prediction layers: ``"prune"`` cuts their experts to the ids of the last MoE
             layer, ``"drop"`` leaves the layers out, ``"keep"`` leaves them as they are, which only
@@ -65,7 +70,8 @@ def export(
     Raises:
         CheckpointError: the model's files cannot be read.
         UnsupportedModelError: it is no MoE that moeprune can prune.
-        MismatchError: the plan was made for another model.
+        MismatchError: the plan was made for another model, or the stats are of another one.
+        StatsError: the stats cannot be read.
         PlanError: the plan is malformed, or its layers keep different numbers of experts and
             neither ``per_layer`` nor ``pad`` says how to write them.
         OutputError: ``output`` exists, lies in the model, or the disk is full.
@@ -81,6 +87,7 @@ def export(
             output=output,
             k1=k1,
             k2=k2,
+            fold_gain=fold_gain,
             revision=revision,
             mtp=mtp,
             shard_size=shard_size,

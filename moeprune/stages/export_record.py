@@ -11,6 +11,7 @@ from moeprune.checkpoint.edits import TensorEdit
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.stages.exported import SCHEMA
+from moeprune.stages.folded import FoldedGain
 from moeprune.stages.identify import OpenModel
 from moeprune.stages.next_token import NextToken
 
@@ -21,6 +22,7 @@ def record_text(
     plan: PrunePlan | None,
     form: str,
     policy: RoutingPolicy | None,
+    gain: FoldedGain | None = None,
     changes: Mapping[tuple[str, ...], Any],
     next_token: NextToken,
     size: Mapping[str, Any],
@@ -34,6 +36,7 @@ def record_text(
         plan: which experts stay; None: all.
         form: how layers of different counts were written.
         policy: k₁ and k₂; None: the source's own.
+        gain: what stands for k₁ and k₂ in config.json and in the weights.
         changes: path in config.json -> new value.
         next_token: what became of next-token layers.
         size: see :func:`size_of`.
@@ -53,6 +56,8 @@ def record_text(
     }
     if policy is not None:
         body["policy"] = policy.to_json()
+    if gain is not None:
+        body["folded_gain"] = gain.to_json()
     if warnings:
         body["warnings"] = list(warnings)
     return json.dumps(body, indent=1) + "\n"

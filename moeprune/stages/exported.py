@@ -12,6 +12,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.errors import CheckpointError, MismatchError
 from moeprune.kinds import not_exported, wanted
+from moeprune.stages.folded import FoldedGain
 from moeprune.stages.forms import FORMS, UNIFORM
 from moeprune.stages.next_token import MODES
 
@@ -28,6 +29,7 @@ class Exported:
         mtp: what became of the next-token layers, one of ``next_token.MODES``.
         form: how layers of different counts were written, one of ``forms.FORMS``.
         policy: k₁ and k₂ of its routers; None: the source's own.
+        gain: what stands for k₁ and k₂ in its config.json and weights; None: nothing.
         source: name and fingerprint of the model it was made from, or ``""``: not stated.
     """
 
@@ -36,6 +38,11 @@ class Exported:
     form: str
     policy: RoutingPolicy | None = None
     source: tuple[str, str] = ("", "")
+    gain: FoldedGain | None = None
+
+    def live_policy(self, layout: MoeLayout) -> RoutingPolicy | None:
+        """What live routers of the source do that compute the same; None: what they do anyway."""
+        return self.policy if self.gain is None else self.gain.policy(layout)
 
     def keep(self, layout: MoeLayout) -> tuple[tuple[int, ...], ...]:
         """(L,) the ids that stay, of the source with this layout."""
@@ -47,6 +54,8 @@ class Exported:
         changed = ["with the removed experts masked"] if self.plan is not None else []
         if self.policy is not None:
             changed.append(f"with k1 = {self.policy.k1} and k2 = {self.policy.k2} applied")
+        if self.gain is not None:
+            changed.append(f"with k1 = {self.gain.k1} and each layer's gain applied")
         return f"the source {' and '.join(changed)}"
 
     def check_source(self, facts: ModelFacts) -> None:
@@ -78,8 +87,10 @@ def exported(out: Path) -> Exported:
     body = read_json(path, error=CheckpointError, what=wanted(SCHEMA))
     stated = body if isinstance(body, dict) else {}
     policy = _policy(stated.get("policy"), path)
-    plan_body = stated.get("plan", False)
-    if not isinstance(plan_body, dict) and (policy is None or plan_body is not None):
+    gain = stated.get("folded_gain")
+    gain = None if gain is None else FoldedGain.from_json(gain, path=path)
+    plan_body, rerouted = stated.get("plan", False), policy is not None or gain is not None
+    if not isinstance(plan_body, dict) and (not rerouted or plan_body is not None):
         raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
     check_schema(body, schema=SCHEMA, path=path, error=CheckpointError)
     layers = body.get("next_token_layers", {"mode": "prune"})  # older exports always cut them
@@ -105,7 +116,7 @@ def exported(out: Path) -> Exported:
     source = body.get("source")
     found = source if isinstance(source, dict) else {}
     names = str(found.get("name", "")), str(found.get("fingerprint", ""))
-    return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=names)
+    return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=names, gain=gain)
 
 
 def kept(plan: PrunePlan | None, layout: MoeLayout) -> tuple[tuple[int, ...], ...]:

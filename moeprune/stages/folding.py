@@ -10,132 +10,56 @@ L MoE layers, E routed experts of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from moeprune.architectures import output_maps
 from moeprune.artefact import sha256_file
-from moeprune.checkpoint.edits import TensorEdit
-from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.scaling import as_factor
 from moeprune.core.facts import ModelFacts
 from moeprune.core.gains import rank_profile
-from moeprune.core.layout import MoeLayout, TensorInfo
-from moeprune.core.policy import RoutingPolicy
+from moeprune.core.layout import MoeLayout
+from moeprune.core.policy_checks import check_policy
+from moeprune.core.policy_words import PolicyWords
 from moeprune.core.stats import CalibrationStats
-from moeprune.errors import CheckpointError, MismatchError, UnsupportedModelError
-from moeprune.quant import multipliers, stored_format
+from moeprune.errors import MismatchError, UnsupportedModelError, UsageError
+from moeprune.stages.folded import FoldedGain
 
 # What routers add to what they sort, and not to what they weigh by.
 _SELECTION_BIASES = ("e_score_correction_bias", "expert_bias", "router_bias", "balancing_biases")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedGain:
-    """k₁, and a factor of each layer's experts in place of k₂.
-
-    Attributes:
-        k1: experts that run, which config.json states.
-        k2: what the factors stand for.
-        gains: (L,) float32 numbers.
-        stats_sha256: of the stats file that they are from; None: stats in memory.
-    """
-
-    k1: int
-    k2: int
-    gains: tuple[float, ...]
-    stats_sha256: str | None
-
-    def policy(self, layout: MoeLayout) -> RoutingPolicy:
-        """What routers with these gains do to the weights: the same as the folded export."""
-        k2 = self.k1 if layout.renormalises else max(layout.num_experts)
-        return RoutingPolicy(k1=self.k1, k2=k2, gain=self.gains)
-
-    def config_changes(self, layout: MoeLayout) -> dict[tuple[str, ...], int]:
-        """Path in config.json -> k₁, of every key that states how many experts run."""
-        return dict.fromkeys(layout.top_k_keys, self.k1)
-
-    def factors(
-        self, index: CheckpointIndex, layout: MoeLayout, staying: Mapping[str, TensorInfo]
-    ) -> dict[str, float]:
-        """Stored tensor -> what its values are multiplied by; others stay as they are.
-
-        Args:
-            index: the source.
-            layout: of the source, next-token layers included: they follow the last layer.
-            staying: its tensors that the export has in some form.
-
-        Raises:
-            UnsupportedModelError: experts are stored so that a gain has no place to go.
-        """
-        stored = stored_format(index.config)
-        found: dict[str, float] = {}
-        for linear in output_maps(layout, staying):
-            gain = self.gains[linear.row]
-            if gain == 1.0:
-                continue
-            for name, power in multipliers(stored, linear.parts, staying).items():
-                found[name] = gain if power > 0 else as_factor(1 / gain)
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """What moeprune.json says under ``folded_gain``."""
-        return {
-            "k1": self.k1,
-            "k2": self.k2,
-            "gains": list(self.gains),
-            "stats": self.stats_sha256,
-            "approximation": "a constant a layer stands for each token's own m_k1 / m_k2",
-        }
-
-    @classmethod
-    def from_json(cls, body: Any, *, path: Path) -> FoldedGain:
-        """Rebuild from :meth:`to_json`'s object.
-
-        Raises:
-            CheckpointError: it is malformed.
-        """
-        try:
-            made = cls(
-                k1=body["k1"],
-                k2=body["k2"],
-                gains=tuple(body["gains"]),
-                stats_sha256=body["stats"],
-            )
-            good = all(type(k) is int and k > 0 for k in (made.k1, made.k2)) and all(
-                type(gain) is float and as_factor(gain) == gain for gain in made.gains
-            )
-        except (KeyError, TypeError, UnsupportedModelError):
-            good = False
-        if not good:
-            raise CheckpointError(f"{path}: folded_gain is malformed. Export again.")
-        return made
-
-
 def folded_gain(
     stats: str | Path | CalibrationStats,
-    policy: RoutingPolicy,
+    words: PolicyWords,
     *,
     layout: MoeLayout,
     facts: ModelFacts,
     keep: Sequence[Sequence[int]],
 ) -> FoldedGain:
-    """The gains that stand for ``policy``.
+    """The gains that stand for k₁ and k₂.
 
     Args:
         stats: of this model, unpruned.
-        policy: k₁ and k₂, checked against the model.
+        words: k₁ and k₂ as they were asked for.
         layout: of the model.
         facts: of the model.
         keep: L sequences of the ids that stay.
 
     Raises:
+        UsageError: k₁ and k₂ are how the model routes by itself, or no router can take them.
         StatsError: the stats cannot be read.
         MismatchError: they are of another model.
         UnsupportedModelError: no constant can stand for k₂ in this family.
     """
+    native, whole = layout.native_policy, max(layout.num_experts)
+    policy = words.policy(native=native, experts=whole)
+    check_policy(policy, layout, keep)
+    most = max(map(len, keep))
+    if policy.k1 == native.k1 and min(policy.k2, most) == min(native.k2, most):
+        raise UsageError(
+            f"--fold-gain: --k1 {policy.k1} --k2 {words.k2} is how {layout.model_type} routes by "
+            "itself. Leave all three out."
+        )
     sha256 = None
     if not isinstance(stats, CalibrationStats):
         path = Path(stats)
@@ -144,7 +68,6 @@ def folded_gain(
     _check_family(layout)
     k1, k2 = policy.k1, policy.k2
     profile = rank_profile(stats)
-    whole = max(layout.num_experts)
     found = []
     for row, ids in enumerate(keep):
         rank = whole if k2 >= len(ids) else k2
@@ -156,29 +79,20 @@ def folded_gain(
             _check_scores(layout, k2)
             gain = 1 / float(profile.top_mass_L(rank)[row])
         found.append(as_factor(gain))
-    if layout.renormalises and layout.extra_rows and any(gain != 1.0 for gain in found):
+    made = FoldedGain(k1=k1, k2=k2, gains=tuple(found), stats_sha256=sha256)
+    if layout.renormalises and layout.extra_rows and made.changes_weights:
         raise UnsupportedModelError(
             f"--fold-gain cannot stand for --k2 {k2}: routers of {layout.model_type} divide shared "
             "experts by the same sum, and those have weights of their own. Leave --fold-gain out."
         )
-    return FoldedGain(k1=k1, k2=k2, gains=tuple(found), stats_sha256=sha256)
-
-
-def folded(edits: Sequence[TensorEdit], factors: Mapping[str, float]) -> list[TensorEdit]:
-    """The edits with their factors; experts of padding, which are zero, have none."""
-    return [
-        edit
-        if edit.source not in factors or edit.ids == ()
-        else replace(edit, factor=factors[edit.source])
-        for edit in edits
-    ]
+    return made
 
 
 def folding_warnings(
     gain: FoldedGain, layout: MoeLayout, keep: Sequence[Sequence[int]]
 ) -> tuple[str, ...]:
     """What is not exact about it, one line each."""
-    if all(one == 1.0 for one in gain.gains):
+    if not gain.changes_weights:
         return ()
     least, most = min(gain.gains), max(gain.gains)
     lines = [

@@ -15,6 +15,9 @@ from moeprune.checkpoint.sources import PassingFiles, passing_sizes
 from moeprune.checkpoint.writer import Contents
 from moeprune.core.cost import Cost
 from moeprune.core.policy import RoutingPolicy
+from moeprune.stages.folded import FoldedGain
+
+ACTIONS = ("copy", "rename", "slice", "scale", "pad", "remap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class PreparedExport:
         kept: (L,) experts that stay in each MoE layer.
         policy: k₁ and k₂ of the routers; None: the source's own.
         token: what a token activates and reads in it, beside the source's.
+        gain: what stands for k₁ and k₂ in config.json and in the weights; None: nothing.
         warnings: one line each, for people.
         source: where weight files come from one by one, None if they all lie on the disk.
     """
@@ -46,6 +50,7 @@ class PreparedExport:
     kept: tuple[int, ...]
     policy: RoutingPolicy | None
     token: Cost
+    gain: FoldedGain | None
     warnings: tuple[str, ...]
     source: PassingFiles | None = None
 
@@ -56,15 +61,17 @@ class PreparedExport:
         return [name for name in self.index.entries if name not in kept]
 
     def action(self, edit: TensorEdit) -> str:
-        """What happens to a tensor: ``copy``, ``rename``, ``slice``, ``pad`` or ``remap``.
+        """What happens to a tensor, one of ``ACTIONS``.
 
         ``pad`` slices and fills up, or adds the tensor of an empty expert. ``remap`` replaces the
-        ids of experts that a routing table holds.
+        ids of experts that a routing table holds. ``scale`` multiplies what stays of it.
         """
         if edit.pad:
             return "pad"
         if edit.table is not None:
             return "remap"
+        if edit.factor != 1.0:
+            return "scale"
         if edit.ids is not None:
             return "slice"
         return "copy" if edit.source == edit.target else "rename"
@@ -98,6 +105,7 @@ class PreparedExport:
             "bytes_free": self.bytes_free,
             "warnings": list(self.warnings),
             **({"policy": self.policy.to_json()} if self.policy else {}),
+            **({"folded_gain": self.gain.to_json()} if self.gain else {}),
         }
 
     @property
@@ -116,8 +124,6 @@ class PreparedExport:
         return shutil.disk_usage(self.output.parent).free
 
     def counts(self) -> dict[str, int]:
-        """How many tensors are copied, renamed, sliced, padded, remapped and removed."""
+        """How many tensors are copied, renamed, sliced, scaled, padded, remapped and removed."""
         found = Counter(self.action(edit) for edit in self.edits)
-        return {key: found[key] for key in ("copy", "rename", "slice", "pad", "remap")} | {
-            "remove": len(self.removed)
-        }
+        return {key: found[key] for key in ACTIONS} | {"remove": len(self.removed)}

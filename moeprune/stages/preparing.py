@@ -13,13 +13,17 @@ from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import contents_of
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import EDITED
+from moeprune.core.policy import RoutingPolicy
 from moeprune.core.policy_words import PolicyWords, Rank
 from moeprune.core.sizes import parse_bytes
+from moeprune.core.stats import CalibrationStats
 from moeprune.errors import UsageError
 from moeprune.hub.card import model_card, read_readme
 from moeprune.stages.costs import token_cost
 from moeprune.stages.export_record import record_text, size_of
 from moeprune.stages.exported import RECORD, kept
+from moeprune.stages.folded import folded, needs_both
+from moeprune.stages.folding import folded_gain, folding_warnings
 from moeprune.stages.forms import (
     check_form,
     form_config,
@@ -45,6 +49,7 @@ def prepare(
     output: str | Path,
     k1: int | None = None,
     k2: Rank | None = None,
+    fold_gain: str | Path | CalibrationStats | None = None,
     revision: str | None = None,
     mtp: str = "prune",
     shard_size: str | int | None = None,
@@ -59,6 +64,7 @@ def prepare(
     """
     output = Path(output).expanduser()
     shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
+    needs_both(fold_gain, k1, k2)
     plan, words = loaded(plan), PolicyWords(k1=k1, k2=k2)
     if plan is None and not words.given:
         raise UsageError(
@@ -73,31 +79,42 @@ def prepare(
         plan.check_against(opened.facts)
     keep = kept(plan, opened.layout)
     check_form(form, index, opened.layout)
-    policy = policy_of(words, form, index, opened.layout, keep)
+    policy, gain = None, None
+    if fold_gain is None:
+        policy = policy_of(words, form, index, opened.layout, keep)
+    else:
+        gain = folded_gain(fold_gain, words, layout=opened.layout, facts=opened.facts, keep=keep)
+    runs = policy if gain is None else RoutingPolicy(k1=gain.k1, k2=gain.k2)
     count = max(map(len, keep))
     check_output(output, source=None if source else index.path)
     next_token = NextToken.of(index, opened.layout, mode=mtp)
     layout = next_token.layout
-    plain = edits_for(next_token.staying(index.tensors), layout, dict(enumerate(keep)))
+    staying = next_token.staying(index.tensors)
+    plain = edits_for(staying, layout, dict(enumerate(keep)))
     edits = form_edits(form, plain, index, layout, keep)
+    if gain is not None:
+        edits = folded(edits, gain.factors(index, opened.layout, staying))
     changes = {
         **(dict.fromkeys(layout.count_keys, count) if plan is not None else {}),
         **next_token.config_changes,
+        **(gain.config_changes(layout) if gain is not None else {}),
         **form_config(form, index, layout, keep, policy),
     }
     config_text = edit_json_text(index.config_text, changes)
     texts = settings_texts(index, layout, keep, config_text=config_text)
-    warning = next_token.warning(count=count)
-    warnings = tuple(filter(None, (EDITED if plan and plan.edited else None, warning)))
+    notes = tuple(filter(None, [next_token.warning(count=count)]))
+    notes += () if gain is None else folding_warnings(gain, opened.layout, keep)
+    warnings = ((EDITED,) if plan and plan.edited else ()) + notes
     current = plan.without_stale() if plan else None
     size = size_of(opened, current, edits) | padding_size(plain, edits)
-    token = token_cost(opened, policy=policy, keep=keep)
+    token = token_cost(opened, policy=runs, keep=keep)
     texts |= form_texts(form, policy) | {
         RECORD: record_text(
             opened=opened,
             plan=plan,
             form=form,
             policy=policy,
+            gain=gain,
             changes=changes,
             next_token=next_token,
             size=size,
@@ -107,11 +124,12 @@ def prepare(
         CARD_FILE: model_card(
             current and replace(current, size=size),
             form=form,
-            policy=policy,
+            policy=runs,
+            gains=None if gain is None else gain.gains,
             facts=opened.facts,
             native=opened.layout.native_policy,
             token=token,
-            notes=tuple(filter(None, [warning])),
+            notes=notes,
             source=opened.facts.name,
             source_readme=read_readme(index.path),
         ),
@@ -127,6 +145,7 @@ def prepare(
         kept=tuple(map(len, keep)),
         policy=policy,
         token=token,
+        gain=gain,
         warnings=warnings,
         source=source,
     )

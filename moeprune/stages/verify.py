@@ -12,7 +12,8 @@ from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.progress import OnProgress, Progress, ignore
 from moeprune.errors import UsageError
 from moeprune.stages.config_problems import config_problems
-from moeprune.stages.exported import exported
+from moeprune.stages.exported import RECORD, exported
+from moeprune.stages.folded import rounding_of
 from moeprune.stages.forms import PADDED, has_code
 from moeprune.stages.forward import compare_forward
 from moeprune.stages.identify import open_model
@@ -121,7 +122,8 @@ def verify(
             Code in the folder is run where it is, byte for byte, what this moeprune writes.
         tolerance: largest logit difference that passes, relative where logits exceed 1. None: 1e-5,
             or five times what rounding in the experts alone does to this model's logits, where that
-            is more; never above 1e-3.
+            is more; never above 1e-3. Of a folded gain in a 16-bit type: half a unit in the last
+            place of that.
         dtype: to load the models in for ``forward``.
         device: to run them on.
         revision: of a Hub source.
@@ -159,12 +161,19 @@ def verify(
             check_runnable(source_index, layout)
             check_trusted(layout, opened.origin, trust_remote_code=trust_remote_code)
         staying = replace(source_index, entries=next_token.staying(source_index.entries))
+        factors: dict[str, float] = {}
+        if made.gain is not None:
+            made.gain.check_layers(layout, path=out / RECORD)
+            factors = made.gain.factors(source_index, layout, staying.tensors)
+        if tolerance is None:
+            allowed = max(allowed, rounding_of(factors, source_index.tensors))
         found = audit(
             staying,
             out_index,
             layout=next_token.layout,
             keep=made.keep(layout),
             padded=made.form == PADDED,
+            factors=factors,
             passing=remote,
             on_progress=on_progress,
         )
@@ -178,7 +187,7 @@ def verify(
                 out_index.path,
                 layout=layout,
                 plan=made.plan,
-                policy=made.policy,
+                policy=made.live_policy(layout),
                 dtype=dtype,
                 device=device,
                 trust_remote_code=trust_remote_code,

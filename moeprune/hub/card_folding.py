@@ -1,0 +1,35 @@
+"""What a model card says of a gain that is folded into the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moeprune.core.policy import RoutingPolicy
+
+
+def folding_section(
+    policy: RoutingPolicy, native: RoutingPolicy, gains: Sequence[float], notes: Sequence[str]
+) -> str:
+    """The section on routing of a folded export.
+
+    Args:
+        policy: k₁ and k₂ that it stands for.
+        native: of the source.
+        gains: (L,) factor of what the experts of each layer give.
+        notes: one line each.
+    """
+    text = (
+        f"## Routing\n\n{policy.k1} experts run per token in place of {native.k1}: config.json "
+        "says so, and every runtime does it. "
+    )
+    if all(gain == 1.0 for gain in gains):
+        return text + "No weight was changed."
+    least, most = (f"{value:.4g}" for value in (min(gains), max(gains)))
+    return (
+        f"{text}Their weights should be divided by the mass of a token's top {policy.k2} (k₂), "
+        "which no runtime does by itself. In its place, what the experts of a layer give is "
+        f"multiplied by a constant ({least} to {most}): the last linear map of each expert, or its "
+        "scale where it is quantised, rounded to its own type. The constant is the mean over "
+        "calibration text; a token's own ratio differs from it. `moeprune.json` lists the "
+        "constants of all layers." + "".join(f"\n\nNote: {note}" for note in notes)
+    )
