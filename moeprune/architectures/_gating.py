@@ -47,7 +47,7 @@ def renormalises_of(stated: StatedExperts, family: Family, *, gating: str) -> tu
     if value in (True, 1):
         return True, ""
     where = ".".join((*stated.path, key))
-    return False, f"config.json has {where} {value!r}, and so its weights have no common sum"
+    return False, f"it is not known what {where} {value!r} in config.json divides weights by"
 
 
 def gate_scale_of(stated: StatedExperts, family: Family) -> float:

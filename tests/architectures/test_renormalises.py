@@ -76,7 +76,7 @@ def test_the_spelling_of_the_family_counts_as_in_transformers() -> None:
         (
             2.0,
             False,
-            r"ffn_config.moe_normalize_expert_weights 2.0, and so its weights have no com",
+            "ffn_config.moe_normalize_expert_weights 2.0 in config.json divides",
         ),
     ],
 )
