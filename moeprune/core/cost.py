@@ -115,10 +115,10 @@ class Cost:
         """Its share of native: of routed experts, of all experts, in all, and of the bytes."""
         mine, native = self.activated, self.native
         return {
-            "routed": mine.routed / native.routed,
-            "experts": mine.experts / native.experts,
-            "total": mine.total / native.total,
-            "bytes_per_token": mine.bytes_per_token / native.bytes_per_token,
+            "routed": _over(mine.routed, native.routed),
+            "experts": _over(mine.experts, native.experts),
+            "total": _over(mine.total, native.total),
+            "bytes_per_token": _over(mine.bytes_per_token, native.bytes_per_token),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -149,7 +149,8 @@ def cost_of(
         policy: None: the native routing.
         keep: L sequences of the experts that stay; None: all.
         values: stored name -> parameters that the tensor stands for, of quantised ones; a tensor
-            that is not in it counts as many as its shape has, or none if it holds whole numbers.
+            that is not in it counts as many as its shape has, or none if it holds whole numbers
+            and is no expert's.
         unused: names of further tensors that no token passes, such as next-token layers without
             experts.
     """
@@ -205,7 +206,7 @@ def _activated(
         elif names_table(name) and (not tied or "per_layer" in name) and info.shape:
             share = Fraction(1, max(info.shape[0], 1))
         share *= passes.get(layer, 1)
-        numbers[part] += share * values.get(name, _values(info))
+        numbers[part] += share * values.get(name, _values(info, part))
         sizes[part] += share * info.nbytes
     return Activated(
         **{part: round(number) for part, number in numbers.items()},
@@ -225,9 +226,13 @@ def _share(
     return Fraction(len(kept) * rule.block + rule.extra, num_experts * rule.block + rule.extra)
 
 
-def _values(info: TensorInfo) -> int:
-    whole = info.dtype.startswith(("I", "U", "BOOL"))
+def _values(info: TensorInfo, part: str) -> int:
+    whole = info.dtype.startswith(("I", "U", "BOOL")) and part == "other"
     return 0 if whole else math.prod(info.shape)
+
+
+def _over(mine: int, native: int) -> float:
+    return mine / native if native else 1.0
 
 
 def _of_images(name: str, rule: ExpertTensor | None) -> bool:

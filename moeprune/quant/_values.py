@@ -61,7 +61,7 @@ def _unpacked(
     codes = math.prod(info.shape)
     if last == "qweight":  # int32 words; the zero points have as many bits for every output
         scales, zeros = tensors.get(f"{module}.scales"), tensors.get(f"{module}.qzeros")
-        if scales is None or zeros is None or not scales.shape[-1]:
+        if scales is None or zeros is None or not (scales.shape and zeros.shape):
             return None
         return codes * scales.shape[-1] // max(zeros.shape[-1], 1)
     if last == "weight_packed" and info.dtype == "I32":

@@ -23,6 +23,7 @@ from moeprune.quant import (
     places_in_config,
     settings_differences,
     stored_format,
+    values_of,
 )
 from moeprune.quant._settings import expected
 
@@ -93,6 +94,10 @@ def test_any_settings_give_an_answer_or_one_line(method: Any, body: dict[str, An
         )
         assert edited["n"] == config["n"]
         check_loadable(stored, TENSORS, set(TENSORS))
+        counted = values_of(stored, TENSORS)
+        assert set(counted) == set(TENSORS)
+        assert counted["model.layers.0.mlp.experts.3.up_proj.weight"] == 16
+        assert counted["model.layers.0.mlp.experts.3.up_proj.weight_scale_inv"] == 0
     except MoePruneError as problem:
         assert "\n" not in str(problem)
 
@@ -109,3 +114,53 @@ def test_expected_leaves_other_things_alone() -> None:
     ]
     assert expected({"a": ["b"]}, change) == {"a!": ["b"]}
     assert expected(None, change) is None
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+SUFFIXES = [
+    "weight",
+    "qweight",
+    "qzeros",
+    "scales",
+    "g_idx",
+    "weight_packed",
+    "weight_scale",
+    "weight_shape",
+    "scale",
+    "SCB",
+    "bias",
+    "weight_scale_inv",
+    "weight_zero_point",
+    "weight.absmax",
+    "gate_up_proj",
+    "gate_up_proj_blocks",
+    "gate_up_proj_scales",
+    "w13_weight",
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([*METHODS, "tomorrow"]),
+    st.dictionaries(st.sampled_from(KEYS), VALUES),
+    st.dictionaries(
+        st.sampled_from([f"model.layers.0.mlp.experts.0.{suffix}" for suffix in SUFFIXES]),
+        st.builds(
+            lambda dtype, shape: TensorInfo(dtype, shape, 4),
+            st.sampled_from(["I32", "U8", "I8", "F8_E4M3", "F4", "F16", "F32"]),
+            SHAPES,
+        ),
+    ),
+)
+def test_any_tensors_can_be_counted(
+    method: str, body: dict[str, Any], tensors: dict[str, TensorInfo]
+) -> None:
+    stored = stored_format({"quantization_config": {"quant_method": method, **body}})
+    try:
+        counted = values_of(stored, tensors)
+    except MoePruneError as problem:
+        assert "\n" not in str(problem)
+        return
+    assert counted.keys() <= tensors.keys() and all(count >= 0 for count in counted.values())
+    bias = "model.layers.0.mlp.experts.0.bias"
+    assert bias not in counted or tensors[bias].dtype.startswith(("F4", "F8"))
