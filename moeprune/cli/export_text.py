@@ -73,10 +73,10 @@ def _routing(prepared: PreparedExport) -> list[str]:
         ]
     if policy is None:
         return []
-    return [
-        f"{policy.k1} experts run per token, weighed by the top {policy.k2}, where it is loaded "
-        "with trust_remote_code=True; elsewhere it routes as the model does"
-    ]
+    how = f"{policy.k1} experts run per token, weighed by the top {policy.k2}"
+    if len(set(prepared.kept)) > 1 and "bytes_padding" not in prepared.size:
+        return [how]  # it loads in no other way
+    return [f"{how}, with trust_remote_code=True; without it, it routes as the model does"]
 
 
 def _more(count: int, what: str) -> str:

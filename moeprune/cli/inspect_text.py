@@ -33,8 +33,8 @@ def inspect_text(model: Inspection) -> str:
     if model.policy:
         lines.append(
             "exported with --k1 {k1} --k2 {k2}: {k1} experts run per token, weighed by the top "
-            "{k2}, where it is loaded with trust_remote_code=True; it is not calibrated or pruned "
-            "again, its source is".format_map(model.policy)
+            "{k2}, with trust_remote_code=True; without it, it routes as its source "
+            "does".format_map(model.policy)
         )
     if model.num_groups > 1:
         lines.append(
@@ -72,6 +72,8 @@ def inspect_text(model: Inspection) -> str:
     if model.not_runnable:
         lines.append(f"calibrate cannot run it: {model.not_runnable}")
     lines.append(f"config.json states the count as {', '.join(model.count_keys)}")
+    if model.policy:
+        return "\n".join([*lines, "calibrate, plan and export want the model it was made from"])
     if not model.choices:
         lines.append(
             f"cannot be pruned: a layer must keep at least {model.min_keep}"

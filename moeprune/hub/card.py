@@ -72,7 +72,7 @@ def model_card(
         _front_matter(source, source_readme, pruned=plan is not None),
         _what(plan, source, facts, changed, token, scaled=any(g != 1.0 for g in gains or ())),
         *pruned,
-        _routing(changed, gains, () if plan else notes),
+        _routing(changed, form, gains, () if plan else notes),
         use_section(plan, form, changed, plain=gains is not None),
         "" if plan is None else _kept(plan),
         _citation(plan, policy),
@@ -153,11 +153,13 @@ def _what(
     )
 
 
-def _routing(changed: Changed | None, gains: Sequence[float] | None, notes: Sequence[str]) -> str:
+def _routing(
+    changed: Changed | None, form: str, gains: Sequence[float] | None, notes: Sequence[str]
+) -> str:
     if changed is None:
         return ""
     if gains is None:
-        return routing_section(*changed)
+        return routing_section(*changed, per_layer=form == "per-layer")
     return folding_section(*changed, gains, [escape(note) for note in notes])
 
 

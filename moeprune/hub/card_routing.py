@@ -43,8 +43,25 @@ def token_rows(token: Cost | None) -> list[tuple[str, str]]:
     ]
 
 
-def routing_section(policy: RoutingPolicy, native: RoutingPolicy) -> str:
-    """The section on routing; arguments as of :func:`routing_rows`."""
+def routing_section(policy: RoutingPolicy, native: RoutingPolicy, *, per_layer: bool) -> str:
+    """The section on routing.
+
+    Args:
+        policy: of this model.
+        native: of the source.
+        per_layer: nothing loads without the code, because layers have different widths.
+    """
+    others = (
+        "does not load: layers have different numbers of experts"
+        if per_layer
+        else f"the routing of the source: {native.k1} experts per token, correct and not faster"
+    )
+    top_k = (
+        ""
+        if per_layer
+        else " The top-k that config.json states is the source's, so that a runtime that does not "
+        "know the block `moeprune` routes as the source does."
+    )
     rows = [
         (
             "transformers 5.17 to 5.24 with `trust_remote_code=True`",
@@ -54,16 +71,11 @@ def routing_section(policy: RoutingPolicy, native: RoutingPolicy) -> str:
             "vLLM with the package moeprune installed",
             f"k₁ = {policy.k1}, k₂ = {policy.k2}: its plugin reads `moeprune` in config.json",
         ),
-        (
-            "transformers without it, vLLM without the plugin, all others",
-            f"the routing of the source: {native.k1} experts per token, correct and not faster",
-        ),
+        ("transformers without it, vLLM without the plugin, all others", others),
     ]
     return (
         f"## Routing\n\n{policy.k1} experts run per token in place of {native.k1}. Their weights "
         f"are the router's own, divided by the sum over its top {policy.k2} (k₂) in place of "
         f"{native.k2}; choice, selection bias, groups and scales are the router's. Nothing was "
-        "trained. The top-k that config.json states is the source's, so that a runtime that does "
-        "not know the block `moeprune` computes what the source does.\n\n"
-        + table(("Runtime", "What it runs"), rows)
+        f"trained.{top_k}\n\n" + table(("Runtime", "What it runs"), rows)
     )

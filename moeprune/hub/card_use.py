@@ -70,8 +70,8 @@ def use_section(
         )
     if changed:
         limits.append(
-            "Fewer experts per token cost quality, and how much is not known from perplexity "
-            "alone: evaluate on your own task, beside the source and beside k₂ = k₁."
+            "Other k₁ and k₂ than the source's change quality, and how much is not known from "
+            "perplexity alone: evaluate on your own task, beside the source and beside k₂ = k₁."
         )
     limits.append("Limits, biases and terms of the source apply.")
     return f"## Loading\n\n{how}\n\n## Limits\n\n" + "\n".join(f"- {line}" for line in limits)
