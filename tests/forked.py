@@ -86,15 +86,16 @@ def program(command: list[str]) -> None:
 @functools.cache
 def server() -> subprocess.Popen[str]:
     """One for each process that runs tests, until that one ends."""
-    modules = tempfile.TemporaryDirectory(prefix="modules-")  # for code that checkpoints bring
+    home = tempfile.TemporaryDirectory(prefix="home-")
+    caches = {"HF_HOME": home.name, "HF_MODULES_CACHE": str(Path(home.name, "modules"))}
     process = subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "HF_MODULES_CACHE": modules.name},
+        env={**os.environ, **caches},
     )
-    atexit.register(modules.cleanup)
+    atexit.register(home.cleanup)
     atexit.register(process.communicate)  # first: its stdin is closed, so that it ends
     return process
 

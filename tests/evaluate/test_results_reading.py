@@ -4,11 +4,10 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from written_runs import answers, run
 
@@ -81,14 +80,8 @@ for folder, seed in (("one", 1), ("one", 2), ("other", 3)):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("lm_eval")
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(root / "home"), "TQDM_DISABLE": "1"}
-    subprocess.run(
-        [sys.executable, "-c", WRITE, str(root)],
-        check=True,
-        capture_output=True,
-        env={**os.environ, **quiet},
-        cwd=root,
-    )
+    done = forked.run(["-c", WRITE, root], cwd=root)
+    assert done.returncode == 0, done.stderr[-3000:]
     return root
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import forked
 import pytest
+from killing import PRELUDE
 
 import moeprune
 from moeprune.errors import OutputError, StoppedError
@@ -123,66 +124,31 @@ def test_between_waves_too(tmp_path: Path) -> None:
 
 # Kills a run before each step that touches its folder, and lets the next one go on.
 DRIVER = """
-import os, shutil, signal, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-import moeprune
 from moeprune.stages import journal
-from moeprune.stages.journal import Journal
 
 model, text, work = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 options = eval(sys.argv[4])
 every = int(sys.argv[5])
 journal._SHARE = 0  # saves after every batch
-os.fsync = lambda handle: None  # a kill loses nothing that a system call has written
-STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
 
-def run(dies_at=None):
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (dies_at, status)
-        return not os.WIFSIGNALED(status)
-    steps = 0
-    def hook(event, arguments):
-        nonlocal steps
-        if event in STEPS and str(work) in str(arguments[0]):
-            if steps == dies_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            steps += 1
-    sys.addaudithook(hook)
-    try:
-        moeprune.calibrate(
-            model, domains={"d": text}, output=work / "s", batch_tokens=60, device="cpu", **options
-        )
-    except BaseException as problem:
-        os.write(2, repr(problem).encode())
-        os._exit(1)
-    os._exit(0)
+def job():
+    moeprune.calibrate(
+        model, domains={"d": text}, output=work / "s", batch_tokens=60, device="cpu", **options
+    )
 
-def files():
-    return {path.name: path.read_bytes() for path in work.iterdir()}
-
-def clear():
-    for path in work.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-moeprune.calibrate(  # so that everything is imported before a fork
-    model, domains={"d": text}, output=work / "s", batch_tokens=60, device="cpu", **options
-)
+job()  # so that everything is imported before a fork
 whole = files()
 kills = hidden = 0
 while True:
     clear()
-    if run(dies_at=kills * every):
+    if run(job, dies_at=kills * every):
         break
     kills += 1
     hidden += any(path.name.endswith(".partial") for path in work.iterdir())
     if (work / "s").exists():
         assert (work / "s").read_bytes() == whole["s"]
     else:
-        assert run()
+        assert run(job)
         assert files() == whole, (kills, sorted(files()))
 print(kills, hidden)
 """
@@ -201,7 +167,7 @@ def test_killed_before_a_step_that_touches_the_disk(
     short.write_text("".join(text.read_text().splitlines(keepends=True)[:4]))
     (tmp_path / "work").mkdir()
     arguments = [str(tiny("qwen3_moe")), str(short), str(tmp_path / "work"), repr(options)]
-    done = forked.run(["-c", DRIVER, *arguments, str(every)])
+    done = forked.run(["-c", PRELUDE + DRIVER, *arguments, str(every)])
     assert done.returncode == 0, done.stderr
     kills, hidden = map(int, done.stdout.split())
     assert kills >= 8

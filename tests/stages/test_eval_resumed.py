@@ -8,23 +8,13 @@ from typing import Any
 
 import forked
 import pytest
+from killing import PRELUDE, After
 from plans import plan_keeping
 from questions import choosing, every_kind, text
 from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.errors import MismatchError, OutputError, RunError, StoppedError
-
-
-class After:
-    """Asks to stop when it is asked for the n-th time."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left == 0
 
 
 @pytest.fixture(scope="module")
@@ -166,80 +156,45 @@ def test_a_disk_that_is_full(words: dict[str, Any], tiny: Any, tmp_path: Path) -
 
 # Kills a run before every n-th step that touches its folder, and at random moments between.
 DRIVER = """
-import os, random, shutil, signal, sys, time
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-import moeprune
-
 model, work, every = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 words = eval(sys.argv[4])
-STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
-os.fsync = lambda handle: None  # a kill loses nothing that a system call has written
 
-def run(dies_at=None, after=None, overwrite=False):
-    child = os.fork()
-    if child:
-        if after is not None:
-            time.sleep(after)
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (dies_at, status)
-        return not os.WIFSIGNALED(status)
-    steps = 0
-    def hook(event, arguments):
-        nonlocal steps
-        if event in STEPS and str(work) in str(arguments[0]):
-            if steps == dies_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            steps += 1
-    if dies_at is not None:
-        sys.addaudithook(hook)
-    try:
-        moeprune.eval(model, output=work / "s", overwrite=overwrite, **words)
-    except BaseException as problem:
-        os.write(2, repr(problem).encode())
-        os._exit(1)
-    (work.parent / "steps").write_text(str(steps))
-    os._exit(0)
+def job():
+    moeprune.eval(model, output=work / "s", **words)
 
-def files():
-    return {str(p.relative_to(work)): p.read_bytes() for p in work.rglob("*") if p.is_file()}
+def anew():
+    moeprune.eval(model, output=work / "s", overwrite=True, **words)
 
-def clear():
-    for path in work.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-moeprune.eval(model, output=work / "s", **words)  # so that everything is imported before a fork
+job()  # so that everything is imported before a fork
 whole = files()
 start = time.perf_counter()
 clear()
-assert run()
+assert run(job)
 seconds = time.perf_counter() - start
 assert files() == whole
 clear()
-assert run(dies_at=-1)
+assert run(job, dies_at=-1)
 steps = int((work.parent / "steps").read_text())
 kills = resumed = late = 0
 for step in (*range(0, steps - 6, every), *range(steps - 6, steps)):
     clear()
-    assert not run(dies_at=step)
+    assert not run(job, dies_at=step)
     kills += 1
     resumed += any(name.endswith("0-0-of-1.jsonl") for name in files())
     if (work / "s").exists():
         late += 1
         found = {name: data for name, data in files().items() if name.startswith("s/")}
         assert found == whole
-        assert run(overwrite=True)
+        assert run(anew)
     else:
-        assert run()
+        assert run(job)
     assert files() == whole, (kills, sorted(files()))
     assert not [p for p in work.iterdir() if p.name != "s"], sorted(work.iterdir())
 chance = random.Random(1)
 for _ in range(3):  # killed again and again, and replacing an earlier result
     for _ in range(3):
-        run(after=(0.1 + 0.8 * chance.random()) * seconds, overwrite=True)
-    assert run(overwrite=True)
+        run(anew, after=(0.1 + 0.8 * chance.random()) * seconds)
+    assert run(anew)
     assert files() == whole
 print(kills, resumed, late)
 """
@@ -252,7 +207,7 @@ def test_killed_at_many_moments(words: dict[str, Any], tiny: Any, tmp_path: Path
     variants = {"ganz": None, "剪": str(tmp_path / "plan.json")}
     told = {**words, "tasks": words["tasks"][::2], "variants": variants}
     arguments = [str(tiny("qwen3_moe")), str(tmp_path / "work"), "12", repr(told)]
-    done = forked.run(["-c", DRIVER, *arguments])
+    done = forked.run(["-c", PRELUDE + DRIVER, *arguments])
     assert done.returncode == 0, done.stderr[-3000:]
     kills, resumed, late = map(int, done.stdout.split())
     assert kills >= 8

@@ -11,6 +11,7 @@ import forked
 import numpy as np
 import pytest
 import torch
+from killing import PRELUDE, After
 from safetensors.numpy import load_file
 from tiny import tiny_checkpoint
 from two_domains import two_domains
@@ -24,17 +25,6 @@ DECODE: dict[str, Any] = {"mode": "decode", "max_new_tokens": 6, "temperature": 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return two_domains(tmp_path_factory.mktemp("texts"))
-
-
-class After:
-    """Asks to stop when it is asked for the n-th time."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left == 0
 
 
 def run(model: Path, texts: dict[str, str], output: Path, **options: Any) -> Any:
@@ -205,12 +195,6 @@ def corpus_with_a_rare_token() -> Any:
 
 # Kills a run again and again, at a random moment, and lets the next one go on.
 DRIVER = """
-import os, random, signal, sys, time
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-import moeprune
-
 model, text, work = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 options = eval(sys.argv[4])
 
@@ -219,38 +203,22 @@ def calibrate(output):
         model, domains={"d": text}, output=output, batch_tokens=40, device="cpu", **options
     )
 
-def run(output):
-    child = os.fork()
-    if child == 0:
-        try:
-            calibrate(output)
-        except BaseException as problem:
-            os.write(2, repr(problem).encode())
-            os._exit(1)
-        os._exit(0)
-    return child
-
-def ended(child):
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
-    return not os.WIFSIGNALED(status)
+def job():
+    calibrate(work / "s")
 
 calibrate(work / "first")  # so that everything is imported before a fork
 start = time.perf_counter()
-assert ended(run(work / "whole"))
+assert run(lambda: calibrate(work / "whole"))
 seconds = time.perf_counter() - start
 whole = (work / "whole").read_bytes()
 chance = random.Random(1)
 kills = resumed = 0
 while kills < 10:
-    child = run(work / "s")
-    time.sleep((0.2 + 0.8 * chance.random()) * seconds)
-    os.kill(child, signal.SIGKILL)
-    kills += not ended(child)
+    kills += not run(job, after=(0.2 + 0.8 * chance.random()) * seconds)
     resumed += any(work.glob("s.*progress"))
     if (work / "s").exists() or kills % 3 == 0:
         late = (work / "s").exists()  # killed after the last write, before it tidied up
-        assert late or ended(run(work / "s"))
+        assert late or run(job)
         assert (work / "s").read_bytes() == whole
         for path in work.glob("s*"):
             assert late or path.name in ("s", "s.generations.jsonl"), path
@@ -268,7 +236,7 @@ def test_killed_at_ten_random_moments(
     long.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "work").mkdir()
     arguments = [str(tiny("qwen3_moe")), str(long), str(tmp_path / "work"), repr(mode)]
-    done = forked.run(["-c", DRIVER, *arguments])
+    done = forked.run(["-c", PRELUDE + DRIVER, *arguments])
     assert done.returncode == 0, done.stderr
     kills, resumed = map(int, done.stdout.split())
     assert kills == 10

@@ -13,6 +13,7 @@ from typing import Any
 
 import forked
 import pytest
+from killing import After
 from safetensors.torch import load_file, save_file
 from two_domains import two_domains
 
@@ -39,17 +40,6 @@ def short_waves(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(sized(*arguments), positions=200, activations=0, spills=True)
 
     monkeypatch.setattr(waves.Waves, "_sized", shorter)
-
-
-class After:
-    """Asks to stop when it is asked for the n-th time."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left == 0
 
 
 class InTheNextWave:
