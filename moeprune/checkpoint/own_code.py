@@ -124,7 +124,9 @@ def is_own_code(index: CheckpointIndex) -> bool:
     """Whether everything that transformers would run of this folder is the file that we write."""
     stem = f"{MODELING_FILE.removesuffix('.py')}."
     classes = [
-        value for name, value in _auto_map(index.config).items() if not name.startswith("AutoTok")
+        value
+        for name, value in _auto_map(index.config).items()
+        if not name.startswith("AutoTokenizer")
     ]
     if not classes or not all(isinstance(name, str) and name.startswith(stem) for name in classes):
         return False
