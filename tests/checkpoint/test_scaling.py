@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 
@@ -197,3 +198,18 @@ def test_a_source_cut_short_is_told(tmp_path: Path) -> None:
     edit = TensorEdit(source="w", target="w", info=entry.info, factor=0.5)
     with path.open("rb", buffering=0) as source, pytest.raises(CheckpointError, match="ends early"):
         write_scaled(Copier(io.BytesIO(), lambda _: None), source, entry, edit)  # type: ignore[arg-type]
+
+
+def test_memory_is_bounded_by_a_chunk(tmp_path: Path) -> None:
+    values = np.ones((64 << 20) // 2, "<u2")  # 64 MB of bfloat16
+    path, target = tmp_path / "w.bin", tmp_path / "w.out"
+    path.write_bytes(values.tobytes())
+    info = TensorInfo("BF16", values.shape, values.nbytes)
+    entry = TensorEntry(info, path.name, 0, values.nbytes)
+    edit = TensorEdit(source="w", target="w", info=info, factor=as_factor(0.7))
+    tracemalloc.start()
+    with path.open("rb", buffering=0) as source, target.open("wb", buffering=0) as out:
+        write_scaled(Copier(out, lambda _: None), source, entry, edit)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert target.stat().st_size == values.nbytes and peak < 24 << 20

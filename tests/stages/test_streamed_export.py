@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from fakehub import SHA
+from folding import made_up_stats
 from hubclient import call_client, environment
 from hubfiles import FileHub, experts_by_three, hub_of
 from plans import plan_keeping
@@ -485,3 +486,21 @@ def test_all_experts_with_other_k1_and_k2(
     assert hashes(tmp_path / "out") == hashes(tmp_path / "plain")
     for name in weights(source):
         assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes(), name
+
+
+def test_a_folded_gain_streams_like_the_rest(
+    hub: FileHub, source: Path, plan: str, tmp_path: Path, home: Path
+) -> None:
+    """Last maps multiplied on the way: the bytes of an export from the folder."""
+    made_up_stats(source).save(tmp_path / "stats.safetensors")
+    options = {"k1": 2, "k2": 5, "fold_gain": str(tmp_path / "stats.safetensors")}
+    options["shard_size"] = "1500kB"
+    streamed = job(plan, tmp_path / "out", **options)
+    local = ("export", [str(source)], {**streamed[2], "output": str(tmp_path / "plain")})
+    local[2]["stream"] = False
+    outcomes, _ = call_client(hub.url, [streamed, local], home=home)
+    assert all("error" not in outcome for outcome in outcomes), outcomes
+    mine, theirs = hashes(tmp_path / "out"), hashes(tmp_path / "plain")
+    differing = {name for name in mine if mine[name] != theirs[name]}
+    assert differing <= {"moeprune.json", "README.md"}  # they state the name of the source
+    assert not list((tmp_path / "out.partial").glob("*"))
