@@ -23,6 +23,8 @@ from uneven import uneven_plan
 import moeprune
 from moeprune.cli.main import main
 from moeprune.core.gains import layer_gains
+from moeprune.stages.eval_model import open_asked
+from moeprune.stages.eval_variants import Variant
 from moeprune.stages.identify import open_model
 from moeprune.stages.preparing import prepare
 
@@ -210,6 +212,13 @@ def spoil(out: Path, to: Path, change: Callable[[dict[str, torch.Tensor]], None]
     change(tensors)
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
     return to
+
+
+def test_an_evaluation_says_what_is_in_the_weights(folded: tuple[Path, Path]) -> None:
+    _, out = folded
+    body = Variant(name="folded").header(open_asked(out))
+    assert body == {"exported": "uniform", "folded_gain": {"k1": 2, "k2": 5}}
+    assert moeprune.inspect(out).top_k == 2
 
 
 ONE = "model.layers.2.mlp.experts.7.down_proj.weight"
