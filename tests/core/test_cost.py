@@ -28,18 +28,46 @@ QWEN = {
 }
 
 
-@pytest.fixture(scope="module")
-def qwen():
-    from transformers import AutoConfig, AutoModelForImageTextToText
+GPT_OSS = {
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_experts_per_tok": 4,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 201088,
+    "tie_word_embeddings": False,
+}
 
-    config = AutoConfig.for_model("qwen3_5_moe", text_config=QWEN)
+
+def built(model_type, auto_class, settings):
+    """Layout and shapes of a model, of which no weight is made."""
+    import transformers
+
+    config = transformers.AutoConfig.for_model(model_type, **settings)
     with torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(config)
+        model = getattr(transformers, auto_class).from_config(config)
     tensors = {
         name: TensorInfo("BF16", tuple(tensor.shape), 2 * tensor.numel())
         for name, tensor in model.state_dict().items()
     }
     return layout_of(config.to_dict(), tensors), tensors
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return built("qwen3_5_moe", "AutoModelForImageTextToText", {"text_config": QWEN})
+
+
+@pytest.mark.parametrize(
+    ("layers", "experts", "total", "active"), [(24, 32, 20.91, 3.61), (36, 128, 116.83, 5.13)]
+)
+def test_numbers_of_a_model_card(layers, experts, total, active):
+    """gpt-oss, whose card counts as we do: the output layer, and not the table of embeddings."""
+    settings = {**GPT_OSS, "num_hidden_layers": layers, "num_local_experts": experts}
+    layout, tensors = built("gpt_oss", "AutoModelForCausalLM", settings)
+    assert round(sum(info.nbytes for info in tensors.values()) / 2e9, 2) == total
+    assert round(cost_of(layout, tensors).total / 1e9, 2) == active
 
 
 def test_numbers_of_the_paper(qwen):
