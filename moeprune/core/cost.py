@@ -11,25 +11,13 @@ L MoE layers, E routed experts of a layer, k experts that the native model runs 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
-from moeprune.core.names import (
-    is_number,
-    is_text_path,
-    names_head,
-    names_next_token,
-    names_shared,
-    names_table,
-)
+from moeprune.core.cost_sums import Amount, Sums, summed
+from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.policy import RoutingPolicy
-
-PARTS = ("routed", "shared", "other")
-"""Of a token's path: routed experts; shared experts; all the rest, routers included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +142,14 @@ def cost_of(
         unused: names of further tensors that no token passes, such as next-token layers without
             experts.
     """
+    every = tuple(map(range, layout.num_experts))
+    whole = summed(layout, tensors, keep=every, values=values or {}, unused=unused)
+    left = whole
+    if keep is not None:
+        left = summed(layout, tensors, keep=keep, values=values or {}, unused=unused)
     return Cost(
-        activated=_activated(layout, tensors, policy, keep, values or {}, unused),
-        native=_activated(layout, tensors, None, None, values or {}, unused),
+        activated=_activated(left, experts_run(layout, policy), keep or every),
+        native=_activated(whole, experts_run(layout, None), every),
     )
 
 
@@ -172,99 +165,22 @@ def experts_run(layout: MoeLayout, policy: RoutingPolicy | None) -> tuple[int, .
     )
 
 
-def _activated(
-    layout: MoeLayout,
-    tensors: Mapping[str, TensorInfo],
-    policy: RoutingPolicy | None,
-    keep: Sequence[Sequence[int]] | None,
-    values: Mapping[str, int],
-    unused: Collection[str],
-) -> Activated:
-    kept = [frozenset(ids) for ids in keep or map(range, layout.num_experts)]
-    shares = [
-        Fraction(min(run, len(ids)), len(ids))
-        for run, ids in zip(experts_run(layout, policy), kept, strict=True)
-    ]
-    passes, following = _repeated(layout), _following(layout)
-    tied = not any(map(names_head, tensors))
-    numbers = dict.fromkeys(PARTS, Fraction())
-    sizes = dict.fromkeys(PARTS, Fraction())
-    for name, info in tensors.items():
-        rule = layout.tensors.get(name)
-        layer = _layer(name)
-        if name in unused or layer in following or not is_text_path(name):
-            continue
-        if names_next_token(name.split(".")) or _of_images(name, rule):
-            continue
-        part, share = "other", Fraction(1)
-        if rule is not None:
-            part = "routed" if rule.role == "expert" else "other"
-            share = _share(rule, info, kept[rule.row], layout.num_experts[rule.row])
-            share *= shares[rule.row] if part == "routed" else 1
-        elif names_shared(name):
-            part = "shared"
-        elif names_table(name) and (not tied or "per_layer" in name) and info.shape:
-            share = Fraction(1, max(info.shape[0], 1))
-        share *= passes.get(layer, 1)
-        numbers[part] += share * values.get(name, _values(info, part))
-        sizes[part] += share * info.nbytes
-    return Activated(
-        **{part: round(number) for part, number in numbers.items()},
-        routed_bytes=round(sizes["routed"]),
-        bytes_per_token=round(sum(sizes.values())),
+def _activated(sums: Sums, runs: Sequence[int], keep: Sequence[Sequence[int] | range]) -> Activated:
+    routed = sum(
+        (
+            one.times(min(run, len(ids)))
+            for one, run, ids in zip(sums.expert, runs, keep, strict=True)
+        ),
+        start=Amount(),
     )
-
-
-def _share(
-    rule: ExpertTensor, info: TensorInfo, kept: Collection[int], num_experts: int
-) -> Fraction:
-    """What of a tensor is there for the experts that stay; of a table, the row that is read."""
-    if rule.role == "table":
-        return Fraction(1, max(info.shape[0], 1))
-    if rule.axis is None:
-        return Fraction(rule.expert in kept)  # an idle expert computes nothing
-    return Fraction(len(kept) * rule.block + rule.extra, num_experts * rule.block + rule.extra)
-
-
-def _values(info: TensorInfo, part: str) -> int:
-    whole = info.dtype.startswith(("I", "U", "BOOL")) and part == "other"
-    return 0 if whole else math.prod(info.shape)
+    return Activated(
+        routed=round(routed.values),
+        shared=round(sums.shared.values),
+        other=round(sums.other.values),
+        routed_bytes=round(routed.nbytes),
+        bytes_per_token=round((routed + sums.shared + sums.other).nbytes),
+    )
 
 
 def _over(mine: int, native: int) -> float:
     return mine / native if native else 1.0
-
-
-def _of_images(name: str, rule: ExpertTensor | None) -> bool:
-    """Whether it serves the expert sets that one module stores behind those for text."""
-    if rule is None:
-        return False
-    last = name.rpartition(".")[2].rpartition("_")
-    return rule.shift > 0 or (rule.role == "router" and last[0] == "weight" and is_number(last[2]))
-
-
-def _layer(name: str) -> tuple[str, int] | None:
-    """(stack of layers, number in it) of a tensor's name; None outside of layers."""
-    parts = name.split(".")
-    first = next((index for index, part in enumerate(parts) if is_number(part)), None)
-    return None if first is None else (".".join(parts[:first]), int(parts[first]))
-
-
-def _following(layout: MoeLayout) -> set[tuple[str, int] | None]:
-    """The next-token-prediction layers that have experts."""
-    return {_layer(name) for name, rule in layout.tensors.items() if rule.follows}
-
-
-def _repeated(layout: MoeLayout) -> dict[tuple[str, int] | None, int]:
-    """Layer -> how often a forward pass runs it, of those between the first and the last loop."""
-    looped = {
-        _layer(name): layout.passes[rule.row]
-        for name, rule in layout.tensors.items()
-        if layout.passes and layout.passes[rule.row] > 1 and not rule.follows
-    }
-    found = [at for at in looped if at is not None]
-    if not found:
-        return {}
-    stack, first, last = found[0][0], min(found)[1], max(found)[1]
-    most = max(looped.values())
-    return {(stack, number): most for number in range(first, last + 1)}
