@@ -19,6 +19,7 @@ TOP_K_KEYS = (
     "moe_k",
     "top_k_experts",
     "moe_top_k",
+    "experts_per_token",  # gpt-oss as published, beside num_experts_per_tok
 )
 GROUP_KEYS = ("n_group", "num_expert_group")
 TOP_GROUP_KEYS = ("topk_group", "num_limited_groups")

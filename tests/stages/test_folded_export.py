@@ -291,11 +291,11 @@ def test_another_top_k_is_found(folded: tuple[Path, Path], tmp_path: Path) -> No
 def test_every_spelling_and_a_missing_one(tmp_path: Path) -> None:
     source = tiny_checkpoint("qwen3_moe", tmp_path / "source")
     config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({**config, "moe_topk": 3}))
+    (source / "config.json").write_text(json.dumps({**config, "experts_per_token": 3}))
     stats = made_up_stats(source)
     out = moeprune.export(source, output=tmp_path / "both", k1=2, k2=5, fold_gain=stats)
     made = json.loads((out / "config.json").read_text())
-    assert (made["num_experts_per_tok"], made["moe_topk"]) == (2, 2)
+    assert (made["num_experts_per_tok"], made["experts_per_token"]) == (2, 2)
     source = tiny_checkpoint("gpt_oss", tmp_path / "oss", num_experts_per_tok=4)
     config = json.loads((source / "config.json").read_text())
     for key in ("num_experts_per_tok", "experts_per_token"):
