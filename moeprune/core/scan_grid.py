@@ -147,7 +147,7 @@ def _of(axes: Axes, k1: int, own: int) -> Iterator[Point]:
 def _point(kind: str, policy: RoutingPolicy, *, default: bool = False) -> Point:
     name = f"k1-{policy.k1}_k2-{policy.k2}"
     if kind == GAIN:
-        name += f"_gain-{policy.gain:g}"
+        name += f"_gain-{policy.gain}"
     elif kind == ABLATION:
         name = f"ablation-{policy.ablation}"
     return Point(name=name, kind=kind, k1=policy.k1, k2=policy.k2, policy=policy, default=default)

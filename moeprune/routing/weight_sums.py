@@ -40,7 +40,7 @@ def weight_sums(
                 return
             weights, ids = returned[1:3]
             if torch.is_tensor(weights) and torch.is_tensor(ids) and weights.shape == ids.shape:
-                sums[name] += float(weights.double().sum())
+                sums[name] += float(weights.float().sum())
                 tokens[name] += weights.numel() // weights.shape[-1]
 
         return hook

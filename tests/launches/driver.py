@@ -51,6 +51,8 @@ def main() -> None:
             )
             if name == "calibrate":
                 said["tokens"] = {domain.name: domain.num_tokens() for domain in made.domains}
+            elif name == "scan":
+                said["rows"] = len(made.rows)
             else:
                 said["samples"] = {run.name: len(run.samples) for run in made}
         except MoePruneError as error:

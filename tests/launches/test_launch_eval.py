@@ -54,6 +54,8 @@ def data(folder: Path) -> dict[str, bytes]:
 def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path: Path) -> None:
     """The bytes of one; stopped, they go on, also as one or as three."""
     job = {"call": "eval", **words}
+    own = {key: value for key, value in words.items() if key not in ("variants", "tasks")}
+    scan = {"call": "scan", **own, "k1": 1, "tasks": words["tasks"][0]}
     said = drive(
         2,
         {
@@ -67,6 +69,7 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
                 "rank 1": {"tasks": [str(tmp_path / "no.jsonl")]},
             },
             "differs": {**job, "output": str(tmp_path / "d"), "rank 1": {"limit": 2}},
+            "scan": {**scan, "output": str(tmp_path / "scan")},
         },
         tmp_path,
     )
@@ -87,7 +90,11 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
     moeprune.eval(output=tmp_path / "alone", **words)
     assert data(tmp_path / "alone") == whole
     left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert left == {"two", "s", "alone"}
+    assert left == {"two", "s", "alone", "scan"}
+    assert [one.get("rows") for one in said["scan"]] == [5, 5], said["scan"]
+    scan.pop("call")
+    moeprune.scan(**scan, output=tmp_path / "alone", overwrite=True)
+    assert data(tmp_path / "scan") == data(tmp_path / "alone")
 
 
 def test_what_one_process_has_begun_three_end(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -228,6 +230,25 @@ def test_stopped_and_gone_on(tiny: Any, texts: str, tmp_path: Path) -> None:
         scan(model, texts, output=tmp_path / "t", stop=lambda: next(calls) == 3, **words)
     with pytest.raises(MismatchError, match="begun with another list of variants"):
         scan(model, texts, output=tmp_path / "t", **{**words, "k1": 2})
+
+
+def test_killed_and_gone_on(tiny: Any, texts: str, tmp_path: Path) -> None:
+    model, out = tiny("qwen3_moe"), tmp_path / "s"
+    scan(model, texts, k1=[1, 2], batch_size=1, output=tmp_path / "whole")
+    code = (
+        "import os, signal, sys, moeprune\n"
+        "moeprune.scan(sys.argv[1], corpus={'größe': sys.argv[2]}, chunk=50, k1=[1, 2],\n"
+        "    batch_size=1, output=sys.argv[3], device='cpu', dtype='float32',\n"
+        "    on_progress=lambda at: at.done > 40 and os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    done = forked.run(["-c", code, model, texts, out])
+    assert done.returncode == -signal.SIGKILL and not out.exists()
+    reports: list[int] = []
+    words: dict[str, Any] = {"k1": [1, 2], "batch_size": 1, "output": out}
+    scan(model, texts, on_progress=lambda at: reports.append(at.done), **words)
+    assert reports[0] > 40
+    assert data(out) == data(tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "whole"}
 
 
 def test_a_policy_that_is_not_reached_stops_everything(
