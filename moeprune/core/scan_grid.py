@@ -116,19 +116,17 @@ def grid(axes: Axes) -> tuple[Point, ...]:
     return tuple({point.name: point for point in points}.values())
 
 
-def folded(point: Point, gains_L: Sequence[float], *, default_k2: int) -> Point:
-    """What ``export --fold-gain`` makes of a point: the default reduction, and a gain a layer.
+def folded(point: Point, policy: RoutingPolicy) -> Point:
+    """What ``export --fold-gain`` makes of a point.
 
     Args:
         point: of the grid.
-        gains_L: (L,) mean gain of its k₁ and k₂, over that of the default reduction.
-        default_k2: k₂ of the default reduction to this k₁.
+        policy: that is the folded export: the default reduction, and a gain a layer.
     """
-    policy = RoutingPolicy(k1=point.k1, k2=default_k2, gain=tuple(gains_L))
     return Point(name=f"{point.name}_folded", kind=FOLDED, k1=point.k1, k2=point.k2, policy=policy)
 
 
-def default_k2(axes: Axes, k1: int) -> int:
+def _default_k2(axes: Axes, k1: int) -> int:
     """k₂ of what lowering the native top-k to ``k1`` does by itself."""
     return k1 if axes.renormalises else axes.experts
 
@@ -138,7 +136,7 @@ def _of(axes: Axes, k1: int, own: int) -> Iterator[Point]:
         policy = RoutingPolicy(k1=k1, k2=k2)
         if (k1, k2) == (axes.native.k1, own):
             continue  # the native model itself, which is there
-        default = k2 == default_k2(axes, k1)
+        default = k2 == _default_k2(axes, k1)
         yield _point(CONTROL if k2 == k1 else GRID, policy, default=default)
     for gain in axes.gains:
         yield _point(GAIN, RoutingPolicy(k1=k1, k2=k1, gain=gain))

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy_checks import rankable
-from moeprune.core.policy_words import Rank
-from moeprune.core.scan_grid import Axes, Point, default_k2, folded, grid
+from moeprune.core.policy_words import PolicyWords, Rank
+from moeprune.core.scan_grid import Axes, Point, folded, grid
 from moeprune.core.stats import CalibrationStats
-from moeprune.errors import MismatchError, UsageError
+from moeprune.errors import UsageError
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.eval_variants import Variant
+from moeprune.stages.folding import folded_gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def points_of(words: ScanWords, asked: AskedModel) -> Points:
     )
     points = grid(axes)
     if words.stats is not None:
-        points = (*points, *_folded(points, words, asked, axes))
+        points = (*points, *_folded(points, words, asked, keep))
     if len(points) == 1:
         raise UsageError(
             f"{asked.name} runs {axes.native.k1} of {experts} experts a token: there is nothing to "
@@ -87,31 +88,17 @@ def points_of(words: ScanWords, asked: AskedModel) -> Points:
 
 
 def _folded(
-    points: Sequence[Point], words: ScanWords, asked: AskedModel, axes: Axes
+    points: Sequence[Point], words: ScanWords, asked: AskedModel, keep: Sequence[Sequence[int]]
 ) -> list[Point]:
     """Of every point that a fold can stand for, what ``export --fold-gain`` writes."""
-    from moeprune.core.gains import rank_profile
-
-    stats = words.stats
-    assert stats is not None and asked.opened is not None
-    if words.plan is not None:
-        raise UsageError(
-            "--stats and --plan do not go together: the stats are of the whole model's routing, "
-            "which a plan changes. Export the plan, calibrate the export, and scan that."
-        )
+    stats, opened = words.stats, asked.opened
+    assert stats is not None and opened is not None
     if not isinstance(stats, CalibrationStats):
         stats = CalibrationStats.load(Path(stats))
-    own, other = asked.opened.facts, stats.model
-    if own.fingerprint != other.fingerprint:
-        raise MismatchError(
-            f"the stats are of {other.name} (fingerprint {other.fingerprint[:12]}), this is "
-            f"{own.name} ({own.fingerprint[:12]}). Give the stats of this model."
-        )
-    profile = rank_profile(stats)
     found = []
     for point in points:
         if point.compared and not point.default:
-            default = default_k2(axes, point.k1)
-            gains_L = profile.gain_L(point.k1, point.k2) / profile.gain_L(point.k1, default)
-            found.append(folded(point, gains_L.tolist(), default_k2=default))
+            pair = PolicyWords(k1=point.k1, k2=point.k2)
+            gain = folded_gain(stats, pair, layout=opened.layout, facts=opened.facts, keep=keep)
+            found.append(folded(point, gain.policy(opened.layout)))
     return found

@@ -196,7 +196,7 @@ def test_what_a_fold_costs() -> None:
     point = next(row.point for row in table if row.point.k2 == 4 and row.point.k1 == 2)
     texts = {name: TextFigures(perplexity=10.2, ratio=1.02) for name in (TUNING, HELD_OUT)}
     row = Row(
-        point=folded(point, [0.5], default_k2=2),
+        point=folded(point, RoutingPolicy(k1=2, k2=2, gain=0.5)),
         gain=None,
         gain_L=(),
         texts=texts,

@@ -12,12 +12,12 @@ from moeprune.core.policy import ABLATIONS, RoutingPolicy
 from moeprune.core.scan_grid import (
     ABLATION,
     CONTROL,
+    FOLDED,
     GAIN,
     GRID,
     NATIVE,
     Axes,
     Point,
-    default_k2,
     folded,
     grid,
 )
@@ -56,7 +56,7 @@ def test_a_router_that_does_not_renormalise_reduces_to_all() -> None:
     points = grid(axes(4, 16, renormalises=False))
     assert pairs(points) == [(4, 16), (2, 2), (2, 3), (2, 4), (2, 8), (2, 16)]
     assert [point.k2 for point in points if point.default] == [16]
-    assert points[1].kind == CONTROL and default_k2(axes(4, 16, renormalises=False), 2) == 16
+    assert points[1].kind == CONTROL
 
 
 def test_the_native_pair_is_there_once() -> None:
@@ -93,8 +93,9 @@ def test_gains_and_ablations() -> None:
 
 def test_what_a_fold_stands_for() -> None:
     point = next(point for point in grid(axes(4, 16)) if (point.k1, point.k2) == (2, 4))
-    found = folded(point, [0.5, 0.6], default_k2=2)
-    assert found.policy == RoutingPolicy(k1=2, k2=2, gain=(0.5, 0.6))
+    policy = RoutingPolicy(k1=2, k2=2, gain=(0.5, 0.6))
+    found = folded(point, policy)
+    assert found.policy == policy and found.kind == FOLDED
     assert (found.k1, found.k2, found.name) == (2, 4, "k1-2_k2-4_folded")
     assert not found.compared
 
