@@ -315,6 +315,65 @@ def test_a_damaged_block_never_loads(
         AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
 
 
+def imported(folder: Path) -> Any:
+    """The file of an export as a module."""
+    import importlib.util
+
+    (folder / "file.py").write_text(modeling_text())
+    spec = importlib.util.spec_from_file_location("file", folder / "file.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Odd(torch.nn.Module):
+    """A router that scores by position; what it returns, another version of transformers may."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.top_k, self.form = 3, form
+
+    def forward(self, logits: torch.Tensor) -> Any:
+        k = 3 if self.form == "its own k" else self.top_k
+        weights, ids = torch.topk(logits.softmax(-1), k, dim=-1)
+        parts = {"swapped": (logits, ids, weights), "two": (weights, ids), "logits": logits}
+        return parts.get(self.form, (logits, weights, ids))
+
+
+@pytest.mark.parametrize("form", ["swapped", "two", "logits", "its own k"])
+def test_a_router_that_returns_something_else_fails(form: str, tmp_path: Path) -> None:
+    file, logits = imported(tmp_path), torch.arange(12.0).view(2, 6)
+    for made in (form, "right"):
+        router = Odd(made)
+        router.__class__ = file._rerouted(Odd, "forward")
+        router.moeprune = {"k1": 2, "k2": 4, "renormalises": False, "in_order": False}
+        if made == "right":
+            _, weights, ids = router(logits)
+            share = logits.softmax(-1).sort(descending=True).values
+            torch.testing.assert_close(weights, share[:, :2] / share[:, :4].sum(-1, keepdim=True))
+            assert ids.tolist() == [[5, 4], [5, 4]] and router.top_k == 3
+        else:
+            with pytest.raises(ValueError, match=r"Odd of transformers .* does not give 2 experts"):
+                router(logits)
+
+
+def test_the_file_knows_the_same_modules(tmp_path: Path) -> None:
+    from moeprune.checkpoint.own_code import BLOCK, FORMAT
+    from moeprune.observe.layers import ELSEWHERE
+    from moeprune.routing import rule
+
+    module = imported(tmp_path)
+    assert module.ELSEWHERE.pattern == ELSEWHERE.pattern
+    assert module.FORMAT == FORMAT and f"config.{BLOCK}" in modeling_text()
+    own = [
+        value for value in vars(rule).values() if getattr(value, "__module__", "") == rule.__name__
+    ]
+    assert len(own) >= 3
+    for function in own:
+        assert vars(module)[function.__name__].__code__.co_code == function.__code__.co_code
+
+
 def test_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from moeprune.cli.main import main
 
