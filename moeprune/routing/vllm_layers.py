@@ -167,24 +167,25 @@ def _check(building: Building, model: Any) -> None:
     if block.k1 is None:
         log.info("moeprune: %s with its own number of experts in each layer.", kind)
         return
-    if not building.rerouted and not building.outside:
-        raise UnsupportedModelError(
-            f"config.json asks for k1 = {block.k1} and k2 = {block.k2}, and vLLM's {kind} has no "
-            "router that the moeprune plugin reaches. Serve it with --model-impl transformers "
-            "--trust-remote-code, or with its own routing: VLLM_PLUGINS=''."
-        )
-    own_code = any(name.endswith("moeprune_k2") for name, _ in model.named_buffers())
+    # The code in the folder marks each router that it has rerouted.
+    own_code = sum(name.endswith("moeprune_k2") for name, _ in model.named_buffers())
     if building.outside and not own_code:
         raise UnsupportedModelError(
             f"config.json asks for k1 = {block.k1} and k2 = {block.k2}, and {kind} routes by code "
             "that knows neither. Add --trust-remote-code, or leave out --model-impl transformers."
         )
+    if not building.rerouted and not own_code:
+        raise UnsupportedModelError(
+            f"config.json asks for k1 = {block.k1} and k2 = {block.k2}, and vLLM's {kind} has no "
+            "router that the moeprune plugin reaches. Serve it with --model-impl transformers "
+            "--trust-remote-code, or with its own routing: VLLM_PLUGINS=''."
+        )
     log.info(
         "moeprune: k1 = %d and k2 = %d in %d MoE layers of %s%s%s.",
         block.k1,
         block.k2,
-        len(building.rerouted) + len(building.outside),
+        len(building.rerouted) + own_code,
         kind,
-        ", by the code in its folder" if building.outside else "",
+        ", by the code in its folder" if own_code else "",
         f"; {len(building.looked_up)} look their experts up" if building.looked_up else "",
     )

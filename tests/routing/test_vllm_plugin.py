@@ -226,6 +226,20 @@ def test_a_model_that_no_wrapper_reaches_is_refused(package: Path) -> None:
         build("Dense", k1=2, k2=5)
 
 
+@pytest.mark.parametrize("kind", ["Model", "Dense"])  # with vLLM's experts, and with the family's
+def test_code_in_the_folder_is_left_alone(
+    kind: str, package: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    vllm_plugin.register()
+    build()
+    models = importlib.import_module("vllm.models")
+    models.Model.named_buffers = lambda self: [(f"layers.{i}.gate.moeprune_k2", 5) for i in (0, 1)]
+    with caplog.at_level(logging.INFO):
+        model = build(kind, more={"runner_args": {"moe_state": 0}}, k1=2, k2=5)
+    assert all(layer.top_k == 3 for layer in getattr(model, "layers", []))
+    assert f"k2 = 5 in 2 MoE layers of {kind}, by the code in its folder." in caplog.text
+
+
 def test_counts_that_a_model_does_not_follow_are_refused(package: Path) -> None:
     models = package / "vllm" / "models.py"
     models.write_text(SOURCES["models.py"].replace("= make_layers(", "= own(") + OWN_LOOP)
