@@ -66,10 +66,13 @@ def preview_text(prepared: PreparedExport) -> str:
 def _routing(prepared: PreparedExport) -> list[str]:
     policy, gain = prepared.policy, prepared.gain
     if gain is not None:
+        run = "1 expert runs" if gain.k1 == 1 else f"{gain.k1} experts run"
+        if not gain.changes_weights:
+            return [f"{run} per token in any runtime; no weight is changed"]
         least, most = min(gain.gains), max(gain.gains)
         return [
-            f"{gain.k1} experts run per token in any runtime; what they give is multiplied by "
-            f"{least:.4g} to {most:.4g}, which stands for k2 = {gain.k2}"
+            f"{run} per token in any runtime; what experts give is multiplied by {least:.4g} to "
+            f"{most:.4g}, a constant a layer, which stands for k2 = {gain.k2}"
         ]
     if policy is None:
         return []

@@ -123,6 +123,11 @@ def _check_same(mine: ModelFacts, facts: ModelFacts) -> None:
             f"--fold-gain: the stats are of {mine.name} (fingerprint {mine.fingerprint[:12]}), "
             f"this is {facts.name} ({facts.fingerprint[:12]}). Give stats of this model."
         )
+    if mine.top_k != facts.top_k:  # a folded export has the routers and headers of its source
+        raise MismatchError(
+            f"--fold-gain: the stats are of a model that runs {mine.top_k} experts per token, "
+            f"{facts.name} runs {facts.top_k}. Give stats of this model."
+        )
 
 
 def _check_family(layout: MoeLayout) -> None:

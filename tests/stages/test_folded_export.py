@@ -23,6 +23,7 @@ from uneven import uneven_plan
 import moeprune
 from moeprune.cli.main import main
 from moeprune.core.gains import layer_gains
+from moeprune.errors import MismatchError
 from moeprune.stages.eval_model import open_asked
 from moeprune.stages.eval_variants import Variant
 from moeprune.stages.identify import open_model
@@ -351,6 +352,19 @@ def test_stats_of_another_model(
     assert "abababababab" in said and stats.model.fingerprint[:12] in said
     assert main([*command, str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_stats_of_the_source_of_a_folded_model(folded: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its routers and headers are those of its source; how many experts run is not."""
+    source, out = folded
+    stats = made_up_stats(source)
+    with pytest.raises(MismatchError, match="runs 3 experts per token, out runs 2"):
+        moeprune.export(out, output=tmp_path / "x", k1=1, k2=3, fold_gain=stats)
+    again = moeprune.export(
+        out, output=tmp_path / "again", k1=1, k2=3, fold_gain=made_up_stats(out)
+    )
+    assert moeprune.verify(again, source=out).ok
+    assert not moeprune.verify(again, source=source).ok
 
 
 def test_command(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
