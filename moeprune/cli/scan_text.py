@@ -10,9 +10,9 @@ from typing import Any
 from moeprune.cli.compare_cells import growth, p_value, percent, signed
 from moeprune.cli.text import table
 from moeprune.core.scan import Scan
-from moeprune.core.scan_findings import shown
 from moeprune.core.scan_grid import ABLATION, CONTROL, FOLDED, GAIN, NATIVE
 from moeprune.core.scan_rows import Row
+from moeprune.core.scan_words import shown
 
 _WIDTH = 100
 _NOTHING = "-"

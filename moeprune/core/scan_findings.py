@@ -13,7 +13,9 @@ from moeprune.core.scan_grid import FOLDED, Axes
 from moeprune.core.scan_picks import TEXT, Pick, best, by_tasks, compared, rows_of_k1
 from moeprune.core.scan_rows import Row, TaskFigures
 from moeprune.core.scan_verdict import WORKS, FamilyVerdict
+from moeprune.core.scan_words import advice, change, listed, named, percent, task_change
 
+_NEAR = 0.05  # of native's perplexity, without tasks: a first sieve, no verdict
 Paired = Callable[[str, str, str], TaskFigures]
 """(row, other row, task) -> the second against the first, on the same questions."""
 
@@ -84,9 +86,9 @@ def _best(rows: Sequence[Row], picks: Sequence[Pick], texts: Sequence[str]) -> I
             continue  # the tuning text; what is held out speaks
         row = best(rows, k1, pick.by)
         how = "lowest" if pick.kind == TEXT else "best"
-        said = f"{named(pick.by)} is {how} at k2={pick.k2} ({_change(row, pick.by)})"
+        said = f"{named(pick.by)} is {how} at k2={pick.k2} ({change(row, pick.by)})"
         if default is not None and default is not row:
-            said += f"; the default reduction, k2={default.point.k2}: {_change(default, pick.by)}"
+            said += f"; the default reduction, k2={default.point.k2}: {change(default, pick.by)}"
         tuned = next((one for one in picks if one.by in texts[:-1]), pick)
         if pick.kind == TEXT and tuned.k2 != pick.k2:
             said += f". The tuning text picks k2={tuned.k2}: the choice does not carry over"
@@ -105,7 +107,7 @@ def _edges(picks: Sequence[Pick]) -> Iterator[Finding]:
             name="edge",
             k1=same[0].k1,
             k2=extend,
-            text=f"k1={same[0].k1}: the best k2 by {_listed([named(one.by) for one in same])} lies "
+            text=f"k1={same[0].k1}: the best k2 by {listed([named(one.by) for one in same])} lies "
             f"on the edge of the scan (k2={k2}), which is no result: extend and rescan, with "
             f"--k2 {extend} too.",
         )
@@ -127,29 +129,26 @@ def _disagreements(
             name="disagree",
             k1=pick.k1,
             text=f"k1={pick.k1}: perplexity picks k2={ours.k2} and {named(pick.by)} k2={pick.k2}. "
-            f"The former against the latter: {_task_change(cost)}; {_advice(cost)}.",
+            f"The former against the latter: {task_change(cost)}; {advice(cost)}.",
         )
-
-
-def _advice(cost: TaskFigures) -> str:
-    p = cost.p if cost.p_holm is None else cost.p_holm
-    return "this may be chance" if p is None or p >= 0.05 else "do not choose by perplexity"
 
 
 def _folded(rows: Sequence[Row], k1: int, texts: Sequence[str]) -> Iterator[Finding]:
     """What folding a gain costs against the policy that it stands for."""
-    for row in rows_of_k1(rows, k1):
-        if row.point.kind != FOLDED or not texts:
-            continue
+    folds = [row for row in rows_of_k1(rows, k1) if row.point.kind == FOLDED]
+    if not folds or not texts:
+        return
+    said = []
+    for row in folds:
         live = next(one for one in compared(rows, k1) if one.point.k2 == row.point.k2)
         ratio = row.texts[texts[-1]].perplexity / live.texts[texts[-1]].perplexity
-        yield Finding(
-            name="folded",
-            k1=k1,
-            k2=row.point.k2,
-            text=f"k1={k1}: with the gain of k2={row.point.k2} folded into the weights, "
-            f"{named(texts[-1])} is {_percent(ratio)} against the policy itself.",
-        )
+        said.append(f"k2={row.point.k2} {percent(ratio)}")
+    yield Finding(
+        name="folded",
+        k1=k1,
+        text=f"k1={k1}: folding the gain into the weights costs, in {named(texts[-1])} against the "
+        f"policy itself: {', '.join(said)}.",
+    )
 
 
 def _recommended(
@@ -160,30 +159,26 @@ def _recommended(
     verdict: FamilyVerdict,
 ) -> Finding:
     """The smallest k₁ whose best k₂ loses nothing that shows."""
-    chosen = []
-    for k1 in sorted({row.point.k1 for row in rows if row.point.compared}):
-        row = by_tasks(rows, k1, texts) if tasks else best(rows, k1, texts[-1])
-        chosen.append(row)
-        if row.point.policy is None or any(one.worse for one in row.tasks.values()):
-            continue
-        point = row.point
-        if not tasks:
-            said = (
-                f"k1={point.k1} k2={point.k2} has the lowest {named(texts[-1])}; check it on tasks "
-                "before you export it"
-            )
-        else:
+    k1s = sorted({row.point.k1 for row in rows if row.point.compared})
+    chosen = [by_tasks(rows, k1, texts) if tasks else best(rows, k1, texts[-1]) for k1 in k1s]
+    chosen = [row for row in chosen if row.point.policy is not None]
+    if not chosen:
+        return Finding(name="none", text="the model's own routing is the best of all: keep it.")
+    if not tasks:
+        return _unchecked(chosen, texts[-1])
+    for row in chosen:
+        if not any(figures.worse for figures in row.tasks.values()):
             hidden = [figures.resolves for figures in row.tasks.values() if figures.resolves]
             bound = (
                 f"; changes below {max(hidden):.1f} points would not have shown" if hidden else ""
             )
-            said = (
-                f"k1={point.k1} k2={point.k2} is not distinguishable from native on "
-                f"{_listed([named(task) for task in tasks])}{bound}"
+            return Finding(
+                name="recommended",
+                k1=row.point.k1,
+                k2=row.point.k2,
+                text=f"k1={row.point.k1} k2={row.point.k2} is not distinguishable from native on "
+                f"{listed([named(task) for task in tasks])}{bound}.",
             )
-        return Finding(name="recommended", k1=point.k1, k2=point.k2, text=f"{said}.")
-    if not chosen:
-        return Finding(name="none", text="only the model's own routing was scanned: lower --k1.")
     most = max(row.point.k1 for row in chosen)
     way_out = f"try a larger --k1, as {most + 1}" if most + 1 < axes.native.k1 else "keep native"
     expected = "" if verdict.expected == WORKS else ", as was expected of the family"
@@ -194,38 +189,24 @@ def _recommended(
     )
 
 
-def shown(perplexity: float) -> str:
-    """With as many digits as tell two apart."""
-    return f"{perplexity:,.3f}" if perplexity < 1e5 else f"{perplexity:.4g}"
+def _unchecked(chosen: Sequence[Row], split: str) -> Finding:
+    """Where no task was asked: the smallest k₁ that stays near native's perplexity."""
 
+    def ratio(row: Row) -> float:
+        return row.texts[split].ratio or 1.0
 
-def named(by: str) -> str:
-    """``held-out perplexity`` of ``perplexity-held-out``; ``task mmlu`` of a task."""
-    head, dash, rest = by.partition("-")
-    return f"{rest} {head}" if dash and head == TEXT else f"task {by}"
-
-
-def _change(row: Row, by: str) -> str:
-    if by in row.tasks:
-        return _task_change(row.tasks[by])
-    figures = row.texts[by]
-    told = "" if figures.ratio is None else f", {_percent(figures.ratio)} against native"
-    return f"{shown(figures.perplexity)}{told}"
-
-
-def _task_change(figures: TaskFigures) -> str:
-    """``88.10 %, -1.20 points against native, lost/won 20/9, p = 0.041``."""
-    if figures.points is None:
-        return f"{figures.accuracy:.2%}"
-    flips = "" if figures.lost is None else f", lost/won {figures.lost}/{figures.won}"
-    p = figures.p if figures.p_holm is None else figures.p_holm
-    told = "" if p is None else (", p < 0.001" if p < 0.001 else f", p = {p:.3f}")
-    return f"{figures.accuracy:.2%}, {figures.points:+.2f} points{flips}{told}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f}%" if ratio < 100 else f"{ratio:,.0f} times"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
+    near = [row for row in chosen if ratio(row) <= 1 + _NEAR]
+    row = near[0] if near else min(chosen, key=ratio)
+    point = row.point
+    where = f"k1={point.k1} k2={point.k2} ({percent(ratio(row))})"
+    said = (
+        f"{where} is the smallest k1 within {_NEAR:.0%} of native's {named(split)}"
+        if near
+        else f"no k1 comes within {_NEAR:.0%} of native's {named(split)}; the nearest is {where}"
+    )
+    return Finding(
+        name="recommended",
+        k1=point.k1,
+        k2=point.k2,
+        text=f"{said}; check it on tasks before you export it.",
+    )

@@ -23,7 +23,8 @@ def weight_sums(
 ) -> dict[str, float]:
     """Let a model read texts: router -> mean over their tokens of Σ of a token's gate weights.
 
-    A router that returns something else than (logits, (T, K) weights, (T, K) ids, …) is left out.
+    A learned factor of each expert is no part of them. A router that returns something else than
+    (logits, (T, K) weights, (T, K) ids, …) is left out.
 
     Args:
         model: a causal language model.
@@ -35,12 +36,14 @@ def weight_sums(
     tokens = dict.fromkeys(routers, 0)
 
     def noting(name: str) -> Any:
-        def hook(_module: nn.Module, _args: Any, returned: Any) -> None:
+        def hook(module: nn.Module, _args: Any, returned: Any) -> None:
             if not isinstance(returned, tuple) or len(returned) < 3:
                 return
             weights, ids = returned[1:3]
             if torch.is_tensor(weights) and torch.is_tensor(ids) and weights.shape == ids.shape:
-                sums[name] += float(weights.float().sum())
+                scale_E = getattr(module, "per_expert_scale", None)
+                own = weights.float() if scale_E is None else weights.float() / scale_E[ids].float()
+                sums[name] += float(own.sum())
                 tokens[name] += weights.numel() // weights.shape[-1]
 
         return hook

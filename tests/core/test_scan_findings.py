@@ -97,7 +97,11 @@ def test_perplexity_alone_is_not_enough() -> None:
     assert "(section 6.3)" in of_name(found, "unvalidated")[0]
     assert "Give --tasks" in of_name(found, "unvalidated")[0]
     (last,) = [one for one in found if one.name == "recommended"]
-    assert (last.k1, last.k2) == (2, 4) and "check it on tasks" in last.text
+    assert (last.k1, last.k2) == (2, 4)
+    assert last.text == (
+        "k1=2 k2=4 (+4.00%) is the smallest k1 within 5% of native's held-out perplexity; check it "
+        "on tasks before you export it."
+    )
     assert not of_name(found, "edge") and not of_name(found, "disagree")
     assert found[0].text.startswith("qwen3_moe is expected to work: its softmax gate")
 
@@ -204,9 +208,26 @@ def test_what_a_fold_costs() -> None:
         cost={},
     )
     assert of_name(said(axes(), [*table, row]), "folded") == [
-        "k1=2: with the gain of k2=4 folded into the weights, held-out perplexity is +2.00% "
-        "against the policy itself."
+        "k1=2: folding the gain into the weights costs, in held-out perplexity against the policy "
+        "itself: k2=4 +2.00%."
     ]
+
+
+def test_without_tasks_a_k1_near_native_is_named() -> None:
+    spanned = axes(k1=[1, 2, 3])
+    figures = {(1, 2): 20.0, (2, 3): 10.4, (3, 4): 10.1}
+    far = dict.fromkeys([(point.k1, point.k2) for point in grid(spanned)[1:]], 30.0)
+    (found,) = [
+        one
+        for one in said(spanned, rows(spanned, far | figures))
+        if one.k2 and one.name == "recommended"
+    ]
+    assert (found.k1, found.k2) == (2, 3)
+    table = rows(spanned, far | {(1, 2): 20.0, (2, 3): 14, (3, 4): 12})
+    (found,) = [one for one in said(spanned, table) if one.name == "recommended"]
+    assert found.text.startswith(
+        "no k1 comes within 5% of native's held-out perplexity; the nearest is k1=3 k2=4 (+20.00%)"
+    )
 
 
 @given(data=st.data())
