@@ -78,7 +78,7 @@ def _texts(scan: Scan) -> Iterator[list[str]]:
         cells = [shown(row.texts[name].perplexity) for name in splits]
         cells[-1] = f"{'*' * marked}{cells[-1]}"
         yield [
-            *_point(row),
+            *_point(row, scan.native["k1"]),
             _NOTHING if row.gain is None else f"{row.gain:.3f}",
             *cells,
             _NOTHING if figures.ratio is None else growth(figures.ratio),
@@ -110,7 +110,7 @@ def _task(scan: Scan, task: str) -> Iterator[list[str]]:
         marked = (row.point.k1, row.point.k2) in best and row.point.kind in _MARKED
         known = figures.low is not None and figures.high is not None
         yield [
-            *_point(row),
+            *_point(row, scan.native["k1"]),
             f"{'*' * marked}{percent(figures.accuracy)}",
             _NOTHING if figures.points is None else signed(figures.points, 2),
             f"[{signed(figures.low or 0, 2)}, {signed(figures.high or 0, 2)}]"
@@ -121,12 +121,12 @@ def _task(scan: Scan, task: str) -> Iterator[list[str]]:
         ]
 
 
-def _point(row: Row) -> list[str]:
+def _point(row: Row, native_k1: int) -> list[str]:
     """What the row is, and its k₁ and k₂."""
     point = row.point
     label = {NATIVE: "native", FOLDED: "folded gain", CONTROL: "k2 = k1"}.get(point.kind, "")
     if point.default:
-        label = "default reduction"
+        label = "default reduction" if point.k1 <= native_k1 else "default"
     elif point.policy is not None and point.kind == GAIN:
         label = f"gain {point.policy.gain:g}"
     elif point.policy is not None and point.kind == ABLATION:

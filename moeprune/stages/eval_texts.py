@@ -87,7 +87,7 @@ def check_apart(splits: Iterable[Sequence[Request]]) -> None:
             raise UsageError(
                 f"--held-out has {len(same)} chunks of text that --corpus has too "
                 f"({same[0].question.id} is {seen[same[0].sha256]}), so it would not say how the "
-                "choice does on other text. Name other text."
+                "choice does on other text. Name other text, or a longer --chunk."
             )
         seen |= {request.sha256: request.question.id for request in requests}
 

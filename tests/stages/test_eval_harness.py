@@ -112,3 +112,21 @@ def test_what_a_run_says_of_them(whole: Path) -> None:
     assert "lm_eval" in body["provenance"]["versions"]
     perplexity = body["tasks"]["lm_eval:tiny_text"]["summary"]["perplexity"]
     assert perplexity["tokens"] == perplexity["bytes"] == 48 + 960 + 16
+
+
+def test_a_scan_asks_them_too(folder: Path) -> None:
+    """Against runs of eval by themselves; tasks without right and wrong are in no table."""
+    texts = {"math": str(DEMO / "calibration" / "math.jsonl")}
+    found = moeprune.scan(
+        MODEL, k1=2, tasks=TASKS, include=[folder], corpus=texts, chunks=2, limit=4, device="cpu"
+    )
+    assert [(row.point.k1, row.point.k2) for row in found.rows[1:]] == [
+        (2, n) for n in (2, 3, 4, 8)
+    ]
+    for row in found.rows:
+        (run,) = ask(folder, None, limit=4, variants={"x": row.point.policy})
+        right = [bool(sample.correct) for sample in run.of_task(TASKS[0])]
+        assert len(right) == 8
+        assert {name: own.accuracy for name, own in row.tasks.items()} == {
+            TASKS[0]: sum(right) / len(right)
+        }
