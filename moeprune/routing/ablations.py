@@ -8,6 +8,7 @@ T tokens, C choices of the router, K experts chosen.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +28,13 @@ class Ablation:
         num_choices: C.
         scaled: whether the router returns probabilities, and multiplies each weight by a learned
             factor of its choice, which is no part of them (Gemma 4).
-        generator: what is drawn comes from here, call after call.
+        seed: of what is drawn, the layer's own.
     """
 
     kind: str
     num_choices: int
     scaled: bool
-    generator: torch.Generator
+    seed: int
 
     @classmethod
     def of(
@@ -49,12 +50,11 @@ class Ablation:
         """
         if policy.ablation is None:
             return None
-        generator = torch.Generator().manual_seed((policy.seed * 100_003 + layer) % 2**63)
         return cls(
             kind=policy.ablation,
             num_choices=num_choices,
             scaled=hasattr(router, "per_expert_scale"),
-            generator=generator,
+            seed=(policy.seed * 100_003 + layer) % 2**63,
         )
 
     def apply(
@@ -98,9 +98,19 @@ class Ablation:
 
         The k largest of p / Exp(1) are a draw by p, one after the other.
         """
-        noise_TC = torch.empty(scores_TC.shape).exponential_(generator=self.generator)
+        noise_TC = torch.empty(scores_TC.shape).exponential_(generator=self._generator(scores_TC))
         by_TC = scores_TC if self.kind == "sampled" else (scores_TC > 0).float()
         return (by_TC / noise_TC.to(by_TC.device)).topk(k, dim=-1).indices
+
+    def _generator(self, scores_TC: Tensor) -> torch.Generator:
+        """Of one call: it goes by what the call ranks, not by the calls before it.
+
+        So an evaluation that was interrupted, or that processes share, draws what a whole one does.
+        """
+        order_TC = scores_TC.detach().argsort(dim=-1, descending=True, stable=True)
+        told = hashlib.blake2b(order_TC.to("cpu", torch.int32).numpy().tobytes(), digest_size=8)
+        told.update(self.seed.to_bytes(8, "little"))
+        return torch.Generator().manual_seed(int.from_bytes(told.digest(), "little") >> 1)
 
 
 def _over(values: Tensor, divisors: Tensor) -> Tensor:

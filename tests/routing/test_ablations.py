@@ -115,6 +115,22 @@ def test_draws_are_the_same_again_and_differ_by_layer_and_seed(kind: str, tiny: 
         assert not torch.equal(first[0], first[1])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["sampled", "random"])
+def test_draws_go_by_the_text_and_not_by_what_was_read_before(kind: str, tiny: Tiny) -> None:
+    """An evaluation that goes on, or that processes share, draws what a whole one does."""
+    model, layout = loaded(tiny("olmoe"))
+    policy = RoutingPolicy(k1=3, k2=3, ablation=kind)
+
+    def logits(*texts: torch.Tensor) -> list[torch.Tensor]:
+        with policy_applied(model, layout, policy):
+            return [model(input_ids=text, use_cache=False).logits for text in texts]
+
+    (alone,) = logits(IDS)
+    _, after, again = logits(IDS + 60, IDS, IDS)
+    assert torch.equal(alone, after) and torch.equal(alone, again)
+
+
 @pytest.mark.parametrize("kind", ABLATIONS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "gpt_oss"])
 def test_a_masked_expert_is_never_drawn(family: str, kind: str, tiny: Tiny) -> None:
