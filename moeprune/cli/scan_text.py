@@ -148,10 +148,14 @@ def _legend(scan: Scan) -> str:
             "over rows x tasks."
         )
     chunks = ", ".join(
-        f"{_COLUMNS.get(name, name)} {split['tokens']:,} tokens in {split['chunks']:,} chunks"
+        f"{_COLUMNS.get(name, name)} {split['tokens']:,} tokens in {_chunks(split['chunks'])}"
         for name, split in scan.texts.items()
     )
     return _wrapped(f"{text} Text: {chunks}; p of perplexity: over chunks.")
+
+
+def _chunks(number: int) -> str:
+    return "1 chunk" if number == 1 else f"{number:,} chunks"
 
 
 def _wrapped(text: str) -> str:

@@ -46,7 +46,8 @@ class RoutingPolicy:
         for name, value in (("k1", self.k1), ("k2", self.k2)):
             if type(value) is not int or value < 1:
                 raise UsageError(f"--{name} cannot be {value!r}: give a whole number from 1.")
-        if not all(0 < gain < math.inf for gain in self.gains):
+        numbers = all(isinstance(gain, int | float) for gain in self.gains)
+        if not (numbers and all(0 < gain < math.inf for gain in self.gains)):
             raise UsageError(f"--gain cannot be {self.gain!r}: give a number above 0.")
         if self.ablation is not None and self.ablation not in ABLATIONS:
             raise UsageError(

@@ -88,7 +88,8 @@ def _best(rows: Sequence[Row], picks: Sequence[Pick], texts: Sequence[str]) -> I
         how = "lowest" if pick.kind == TEXT else "best"
         said = f"{named(pick.by)} is {how} at k2={pick.k2} ({change(row, pick.by)})"
         if default is not None and default is not row:
-            said += f"; the default reduction, k2={default.point.k2}: {change(default, pick.by)}"
+            lowered = " reduction" if k1 <= rows[0].point.k1 else ""
+            said += f"; the default{lowered}, k2={default.point.k2}: {change(default, pick.by)}"
         tuned = next((one for one in picks if one.by in texts[:-1]), pick)
         if pick.kind == TEXT and tuned.k2 != pick.k2:
             said += f". The tuning text picks k2={tuned.k2}: the choice does not carry over"
@@ -159,7 +160,11 @@ def _recommended(
     verdict: FamilyVerdict,
 ) -> Finding:
     """The smallest k₁ whose best k₂ loses nothing that shows."""
-    k1s = sorted({row.point.k1 for row in rows if row.point.compared})
+    most = axes.native.k1  # what runs more experts than native saves nothing
+    k1s = sorted({row.point.k1 for row in rows if row.point.compared and row.point.k1 <= most})
+    if not k1s:
+        text = f"every k1 that was scanned runs more experts than native: give a --k1 below {most}."
+        return Finding(name="none", text=text)
     chosen = [by_tasks(rows, k1, texts) if tasks else best(rows, k1, texts[-1]) for k1 in k1s]
     chosen = [row for row in chosen if row.point.policy is not None]
     if not chosen:
@@ -168,10 +173,7 @@ def _recommended(
         return _unchecked(chosen, texts[-1])
     for row in chosen:
         if not any(figures.worse for figures in row.tasks.values()):
-            hidden = [figures.resolves for figures in row.tasks.values() if figures.resolves]
-            bound = (
-                f"; changes below {max(hidden):.1f} points would not have shown" if hidden else ""
-            )
+            bound = _bound(row)
             return Finding(
                 name="recommended",
                 k1=row.point.k1,
@@ -179,14 +181,23 @@ def _recommended(
                 text=f"k1={row.point.k1} k2={row.point.k2} is not distinguishable from native on "
                 f"{listed([named(task) for task in tasks])}{bound}.",
             )
-    most = max(row.point.k1 for row in chosen)
-    way_out = f"try a larger --k1, as {most + 1}" if most + 1 < axes.native.k1 else "keep native"
+    tried = max(row.point.k1 for row in chosen)
+    way_out = f"try a larger --k1, as {tried + 1}" if tried + 1 < most else "keep native"
     expected = "" if verdict.expected == WORKS else ", as was expected of the family"
     return Finding(
         name="none",
         text=f"every k1 that was scanned is surely worse than native at its best k2{expected}: "
         f"{way_out}.",
     )
+
+
+def _bound(row: Row) -> str:
+    """What the questions of a row could not have shown."""
+    blind = [task for task, figures in row.tasks.items() if not figures.resolves]
+    if blind:
+        return f", but {listed([named(task) for task in blind])} can show no change: ask more"
+    hidden = max(figures.resolves or 0.0 for figures in row.tasks.values())
+    return f"; changes below {hidden:.1f} points would not have shown"
 
 
 def _unchecked(chosen: Sequence[Row], split: str) -> Finding:

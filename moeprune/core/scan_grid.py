@@ -103,6 +103,7 @@ def grid(axes: Axes) -> tuple[Point, ...]:
     own = axes.experts if not axes.renormalises else axes.clipped(native.k2)
     points = [Point(name=NATIVE, kind=NATIVE, k1=native.k1, k2=own, policy=None)]
     for k1 in dict.fromkeys(axes.k1 or [max(1, native.k1 // 2)]):
+        RoutingPolicy(k1=k1, k2=own)  # refuses what is no number
         if k1 > axes.experts:
             raise UsageError(
                 f"--k1 {k1} is more than the {axes.experts} experts of a layer. Give at most that."
@@ -145,7 +146,7 @@ def _of(axes: Axes, k1: int, own: int) -> Iterator[Point]:
 def _point(kind: str, policy: RoutingPolicy, *, default: bool = False) -> Point:
     name = f"k1-{policy.k1}_k2-{policy.k2}"
     if kind == GAIN:
-        name += f"_gain-{policy.gain}"
+        name += f"_gain-{float(policy.gains[0])}"
     elif kind == ABLATION:
         name = f"ablation-{policy.ablation}"
     return Point(name=name, kind=kind, k1=policy.k1, k2=policy.k2, policy=policy, default=default)

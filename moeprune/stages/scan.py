@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from moeprune.core.policy_words import Rank
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.scan import SCAN_FILE, Scan
 from moeprune.core.stats import CalibrationStats
+from moeprune.errors import UsageError
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.eval_output import alone, check_output, write_runs
 from moeprune.stages.eval_tasks import Exam
@@ -159,9 +160,9 @@ def scan(
         on_warning=on_warning,
     )
     stated = ScanWords(
-        k1=(k1,) if isinstance(k1, int) else k1,
-        k2=(k2,) if isinstance(k2, int | str) else k2,
-        gain=(gain,) if isinstance(gain, int | float) else gain,
+        k1=_several(k1),
+        k2=_several(k2),
+        gain=_several(gain),
         ablations=ablations,
         stats=stats,
         plan=PrunePlan.load(Path(plan)) if isinstance(plan, str | Path) else plan,
@@ -195,6 +196,15 @@ def scan(
     return result
 
 
+def _several(values: Any) -> tuple[Any, ...]:
+    """What is stated of an axis: one value, or several; None: nothing."""
+    if values is None:
+        return ()
+    return (
+        tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+    )
+
+
 def _texts(
     corpus: Mapping[str, str] | Sequence[str] | None,
     held_out: Mapping[str, str] | Sequence[str] | None,
@@ -212,9 +222,14 @@ def _texts(
 def _looked(live: Any, asked: AskedModel, exam: Exam, variants: Sequence[Variant]) -> Looked:
     """The self-check, and then the gain of every variant."""
     texts = first_tokens(next(iter(splits(exam.tasks, exam.requests).values())))
+    longest = max(texts, key=len)[:_CHECKED]
+    if len(longest) < 2:
+        raise UsageError(
+            f"no chunk of the first text has more than {len(longest)} token, and the self-check "
+            "needs 2. Give longer text."
+        )
     plan = variants[0].plan
     with applied(Variant(name="", plan=plan), live, asked):
         keep = None if plan is None else plan.keep
-        longest = max(texts, key=len)[:_CHECKED]
         check = self_check(live, asked.routed, longest, keep)
     return Looked(check=check.to_json(), gains=tuple(measured_gains(live, asked, variants, texts)))

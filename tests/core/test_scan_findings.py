@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,3 +263,26 @@ def assert_best(pick: Pick, figures: Mapping[int, float]) -> None:
         assert pick.edge == "low" and pick.extend == pick.k2 - 1
     else:
         assert pick.edge == "" and pick.extend is None
+
+
+def test_what_runs_more_than_native_is_not_recommended() -> None:
+    spanned = axes(k1=[8])
+    table = rows(spanned, {(8, 8): 9, (8, 4): 9.5, (8, 9): 9.1})
+    found = said(spanned, table)
+    assert of_name(found, "none") == [
+        "every k1 that was scanned runs more experts than native: give a --k1 below 4."
+    ]
+    assert not of_name(found, "recommended")
+    assert "; the default" not in of_name(found, "best")[0]
+    worse = rows(spanned, {(8, 8): 9.3, (8, 4): 9.5, (8, 9): 9.1})
+    assert "; the default, k2=8: 9.300" in of_name(said(spanned, worse), "best")[0]
+
+
+def test_questions_that_show_nothing_recommend_nothing_silently() -> None:
+    table = rows(axes(), {}, {"few": {}, "more": {}})
+    blind = [
+        replace(row, tasks={**row.tasks, "few": replace(row.tasks["few"], resolves=None)})
+        for row in table
+    ]
+    (text,) = of_name(said(axes(), blind), "recommended")
+    assert text.endswith("task few and task more, but task few can show no change: ask more.")

@@ -105,6 +105,8 @@ def test_what_a_fold_stands_for() -> None:
     [
         ({"k1": [17]}, "--k1 17 is more than the 16 experts"),
         ({"k1": [0]}, "--k1 cannot be 0"),
+        ({"k1": ["2"]}, "--k1 cannot be '2': give a whole number from 1"),
+        ({"gains": ["0.5"]}, "--gain cannot be '0.5': give a number above 0"),
         ({"k2": [0]}, "--k2 cannot be 0"),
         ({"k2": ["all"]}, "--k2 cannot be 'all': give a whole number from 1, or E"),
     ],
