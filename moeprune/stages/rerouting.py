@@ -56,9 +56,11 @@ def policy_of(
             "its router may not be what its code seems to say."
         )
     ranked = min(policy.k2, most)
-    if form == PADDED and ranked > least and (layout.renormalises or ranked < most):
+    # A layer of all its experts' raw weights would count them as ranks when it is filled up.
+    limit = least if layout.renormalises else least - 1
+    if form == PADDED and ranked > limit and (layout.renormalises or ranked < most):
         raise UsageError(
             f"--k2 {words.k2} would count padding: with --pad, a layer that keeps {least} experts "
-            f"is filled up to {most}. Give at most {least}, or --per-layer in place of --pad."
+            f"is filled up to {most}. Give at most {limit}, or --per-layer in place of --pad."
         )
     return replace(policy, k2=ranked)  # all experts of the export, and no number of the source's

@@ -210,6 +210,19 @@ def test_padding_is_not_counted(tmp_path: Path) -> None:
     assert moeprune.verify(out, source=source, forward=True).ok
 
 
+def test_raw_weights_of_a_padded_layer_are_not_divided(tmp_path: Path) -> None:
+    """k2 = E of the narrowest layer means raw weights, which padding would turn into a sum."""
+    source = tiny_checkpoint("glm4_moe", tmp_path / "source", norm_topk_prob=False)
+    plan = uneven_plan(source)
+    least, most = min(map(len, plan.keep)), max(map(len, plan.keep))
+    for k2 in (least, most - 1):
+        with pytest.raises(UsageError, match=f"at most {least - 1}"):
+            moeprune.export(source, output=tmp_path / "out", plan=plan, k1=2, k2=k2, pad=True)
+    for k2 in (least - 1, "E"):
+        out = moeprune.export(source, output=tmp_path / f"{k2}", plan=plan, k1=2, k2=k2, pad=True)
+        assert moeprune.verify(out, source=source, forward=True).ok
+
+
 def test_models_with_code_of_their_own_are_refused(source: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -297,10 +310,21 @@ def test_verify_sees_another_source_code_and_top_k(
         ({"routers": {"mlp.gate": [0, 1, 2]}}, "lacks .*layers.1.mlp.gate"),
         ({"routers": {"mlp.router": [0]}}, "lacks"),
         ({"routers": {}}, "routers"),
+        ({"routers": {"mlp.gate": None}}, "cannot read"),
+        ({"routers": {"mlp.gate": 3}}, "cannot read"),
+        ({"experts_per_layer": None}, "cannot read"),
+        ({"experts_per_layer": []}, "cannot read"),
+        ({"experts_per_layer": [None, None, None, None]}, "cannot read"),
+        ({"experts_per_layer": ["12", None, 12, 12]}, "cannot read"),
+        ({"experts_per_layer": [12]}, "layer 2 has None experts"),
+        ([1], "cannot read"),
+        ("k1", "cannot read"),
+        (True, "cannot read"),
+        ({}, "cannot read"),
     ],
 )
 def test_a_damaged_block_never_loads(
-    block: dict[str, object], match: str, rerouted: Path, tmp_path: Path
+    block: Any, match: str, rerouted: Path, tmp_path: Path
 ) -> None:
     import shutil
 
@@ -309,10 +333,32 @@ def test_a_damaged_block_never_loads(
     out = tmp_path / "out"
     shutil.copytree(rerouted, out)
     config = json.loads((out / "config.json").read_text())
-    config["moeprune"] |= block
+    config["moeprune"] = {**config["moeprune"], **block} if block and type(block) is dict else block
     (out / "config.json").write_text(json.dumps(config))
-    with pytest.raises((ValueError, KeyError), match=match):
+    with pytest.raises(ValueError, match=match) as raised:
         AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_uploaded_while_saving_has_the_code(rerouted: Path, tmp_path: Path) -> None:
+    from fakehub import serve
+    from hubclient import environment
+
+    code = (
+        "import sys; from transformers import AutoModelForCausalLM as Auto; "
+        "Auto.from_pretrained(sys.argv[1], trust_remote_code=True).save_pretrained("
+        "sys.argv[2], push_to_hub=True, repo_id='org/again', token='x')"
+    )
+    with serve() as hub:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(rerouted), str(tmp_path / "saved")],
+            env=environment(hub.url, home=tmp_path / "home"),
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert hub.files[MODELING_FILE] == modeling_text().encode()
+    assert "model.safetensors" in hub.files
 
 
 def imported(folder: Path) -> Any:
