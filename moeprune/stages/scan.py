@@ -187,6 +187,8 @@ def scan(
         model=str(model),
         plan="PLAN" if isinstance(plan, PrunePlan) else None if plan is None else str(plan),
         output=None if out is None else str(out),
+        revision=revision,
+        trust_remote_code=trust_remote_code,
     )
     result = result_of(done, found[0], chunk=chunk, commands=commands)
     if out is not None and done.speaks:

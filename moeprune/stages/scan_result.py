@@ -41,14 +41,20 @@ class Commands:
         model: as the user named it.
         plan: file; None: there is no plan.
         output: folder of the scan; None: nothing was written.
+        revision: of a Hub model; None: its own.
+        trust_remote_code: code that comes with the model is run.
     """
 
     model: str
     plan: str | None
     output: str | None
+    revision: str | None = None
+    trust_remote_code: bool = False
 
     def after(self, found: Sequence[Finding]) -> tuple[str, ...]:
         """What to run next: the questions in pairs, and the export of what is recommended."""
+        model = [self.model, *([] if self.revision is None else ["--revision", self.revision])]
+        loaded = [*model, *["--trust-remote-code"] * self.trust_remote_code]
         lines = []
         if self.output is not None:
             base = [] if self.plan is None else [f"{self.output}/native"]
@@ -59,9 +65,9 @@ class Commands:
                 policy = [*plan, "--k1", str(finding.k1), "--k2", str(finding.k2)]
                 if any(one.name == "unvalidated" for one in found):
                     lines.append(
-                        ["moeprune", "scan", self.model, "-o", "SCAN", *policy, "--tasks", "TASKS"]
+                        ["moeprune", "scan", *loaded, "-o", "SCAN", *policy, "--tasks", "TASKS"]
                     )
-                lines.append(["moeprune", "export", self.model, "-o", "OUT", *policy])
+                lines.append(["moeprune", "export", *model, "-o", "OUT", *policy])
         return tuple(map(shlex.join, lines))
 
 

@@ -308,6 +308,17 @@ def test_flips_that_were_seen_go_before_those_that_were_assumed() -> None:
     assert guarding.in_all(early, guarding.after(alone)) == early
 
 
+def test_what_is_worse_on_purpose_says_nothing_of_the_questions() -> None:
+    worse = {"policy": {"k1": 4, "k2": 4, "ablation": "random", "seed": 0}}
+    base, own = letters(400, 400), run(letters(390, 400), name="k1-2_k2-4")
+    ablation = run(letters(20, 400), name="ablation-random", variant=worse)
+    (both,) = found("resolution", answered(base, own, ablation, own=task(number=400)))
+    (alone,) = found("resolution", answered(base, own, own=task(number=400)))
+    assert both == alone and "as 2.5% of the answers flip" in both.text
+    (only,) = found("resolution", answered(base, ablation, own=task(number=400)))
+    assert "as 95.0% of the answers flip" in only.text
+
+
 def test_several_draws_of_a_question_are_not_more_questions() -> None:
     def drawn(right: int) -> list[Sample]:
         return [replace(s, seed=seed) for seed in range(50) for s in letters(right, 40)]

@@ -33,6 +33,7 @@ from moeprune.errors import (
     UsageError,
     VerificationError,
 )
+from moeprune.stages.scan_result import Commands
 
 TEXTS = [f"{n} und {n * n}, größer als {n}. " * (2 + n % 2) for n in range(6)]
 TUNING, HELD_OUT = "perplexity-tuning", "perplexity-held-out"
@@ -190,6 +191,14 @@ def test_texts_are_cut_the_same_every_time(tiny: Any, texts: str, tmp_path: Path
     assert [split["names"] for split in both.texts.values()] == [["a"], ["b"]]
     alone = scan(tiny("qwen3_moe"), None, k1=1, held_out={"b": named["b"]})
     assert list(alone.texts) == [HELD_OUT]
+
+
+def test_what_is_to_be_run_next_loads_the_same_model(tiny: Any, texts: str) -> None:
+    found = scan(tiny("mixtral"), texts, k1=1, k2=1, trust_remote_code=True)
+    assert "--trust-remote-code" in found.commands[-2].split()
+    assert "--trust-remote-code" not in found.commands[-1], "an export runs no code"
+    rescan = Commands(model="org/m", plan=None, output=None, revision="v 2").after(found.findings)
+    assert all(line.split()[2:5] == ["org/m", "--revision", "'v"] for line in rescan)
 
 
 def test_the_built_in_texts_are_the_default(tiny: Any) -> None:

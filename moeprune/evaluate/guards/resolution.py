@@ -34,16 +34,20 @@ def before(setting: Setting) -> Iterator[Finding]:
 
 
 def after(answered: Answered) -> Iterator[Finding]:
-    """The same by the flips that were seen; of several variants, by the one that flips most."""
+    """The same by the flips that were seen; of several variants, by the one that flips most.
+
+    Not by an ablation, which is worse on purpose, unless there is nothing else.
+    """
     if not answered.variants:
         yield from before(answered.setting)
         return
     effect, base = answered.setting.effect, answered.base
+    meant = [run for run in answered.variants if not run.variant.get("policy", {}).get("ablation")]
     seen = []
     for task in base.tasks:
         if kind_of(base, task) in _UNJUDGED:
             continue
-        flips = [_flips(base, variant, task) for variant in answered.variants]
+        flips = [_flips(base, variant, task) for variant in meant or answered.variants]
         number, share = max(flips, key=lambda found: found[1])
         if number:
             seen.append((_short(number, effect, share), task, share))
