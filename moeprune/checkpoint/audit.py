@@ -38,12 +38,14 @@ class Audit:
 
     Attributes:
         tensors: tensors of the export that equal what they must be.
+        multiplied: those of them that are the source's times a factor.
         dropped: tensors of the source that left with their expert.
         bytes_compared: bytes of the export that were compared with the source.
         problems: one line each; empty means the export is what the plan says.
     """
 
     tensors: int = 0
+    multiplied: int = 0
     dropped: int = 0
     bytes_compared: int = 0
     problems: list[str] = field(default_factory=list)
@@ -111,6 +113,7 @@ def audit(
                 result.problems.append(f"{target}: {problem}")
             else:
                 result.tensors += 1
+                result.multiplied += factor != 1.0
             result.bytes_compared += other.info.nbytes
             report()
             if rule is not None and rule.expert is not None and rule.expert == ids[-1]:

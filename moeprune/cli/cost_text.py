@@ -34,8 +34,9 @@ def cost_text(cost: Cost) -> list[str]:
     return [
         f"a token activates {count(native.total)} -> {count(mine.total)} parameters "
         f"({_change(mine.total, native.total)}; routed experts "
-        f"{_change(mine.routed, native.routed)}{experts}); decoding it alone reads "
-        f"{size(native.bytes_per_token)} -> {size(mine.bytes_per_token)}"
+        f"{_change(mine.routed, native.routed)}{experts})",
+        "decoding one token alone reads "
+        f"{size(native.bytes_per_token)} -> {size(mine.bytes_per_token)}",
     ]
 
 

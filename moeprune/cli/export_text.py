@@ -76,10 +76,14 @@ def _routing(prepared: PreparedExport) -> list[str]:
         ]
     if policy is None:
         return []
-    how = f"{policy.k1} experts run per token, weighed by the top {policy.k2}"
+    run = "1 expert runs" if policy.k1 == 1 else f"{policy.k1} experts run"
+    how = f"{run} per token, weighed by the top {policy.k2}"
     if len(set(prepared.kept)) > 1 and "bytes_padding" not in prepared.size:
         return [how]  # it loads in no other way
-    return [f"{how}, with trust_remote_code=True; without it, it routes as the model does"]
+    return [
+        f"{how}, with trust_remote_code=True or vLLM's plugin",
+        "  without them it routes as the model does, and no faster",
+    ]
 
 
 def _more(count: int, what: str) -> str:

@@ -32,10 +32,10 @@ def inspect_text(model: Inspection) -> str:
     ]
     if model.policy:
         lines.append(
-            "exported with --k1 {k1} --k2 {k2}: {k1} experts run per token, weighed by the top "
-            "{k2}, with trust_remote_code=True; without it, it routes as its source "
-            "does".format_map(model.policy)
+            "exported with --k1 {k1} --k2 {k2}, which it runs with trust_remote_code=True or "
+            "vLLM's plugin".format_map(model.policy)
         )
+        lines.append("  without them it routes as its source does, and no faster")
     if model.num_groups > 1:
         lines.append(
             f"{model.num_groups} router groups of {model.num_experts // model.num_groups}, a token "

@@ -78,6 +78,11 @@ def cli() -> None:
       moeprune export MODEL -o OUT --plan plan.json
       moeprune verify OUT --source MODEL
 
+    \b
+    Fewer experts per token, without removing any:
+      moeprune scan MODEL -o scan --tasks questions.jsonl
+      moeprune export MODEL -o OUT --k1 4 --k2 16
+
     MODEL is a local folder or a Hub id (org/name). Results go to stdout, progress to stderr.
     """  # noqa: D301 - click reads the \b escape
 

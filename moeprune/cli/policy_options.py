@@ -11,7 +11,7 @@ from moeprune.core.policy_words import ALL
 
 
 class RankType(click.ParamType[int | str]):
-    """A whole number from 1, or ``E``."""
+    """A whole number from 1, or ``E``; of a k₁ a number."""
 
     name = "rank"
 
@@ -21,13 +21,17 @@ class RankType(click.ParamType[int | str]):
         """The number, or the word."""
         if isinstance(value, int):
             return value
-        if value == ALL:
+        k1 = param is not None and param.name == "k1"
+        if value == ALL and not k1:
             return ALL
         try:
             number = int(value)
         except ValueError:
             number = 0
         if number < 1:
+            if k1:
+                why = f", {ALL} is for --k2" if value == ALL else ""
+                self.fail(f"{value!r} is no whole number from 1{why}.", param, ctx)
             self.fail(f"{value!r} is neither a whole number from 1 nor {ALL}, all experts.")
         return number
 

@@ -7,17 +7,13 @@ import math
 import click
 
 from moeprune.cli.policy_options import RankType
-from moeprune.core.policy_words import ALL
 
 
 def ranks(
     context: click.Context, option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[int | str, ...]:
     """``4,16,E``, of an option that may be given several times; E is for k2 alone."""
-    found = tuple(RankType()(part.strip(), option, context) for part in _parts(texts))
-    if option.name == "k1" and ALL in found:
-        raise click.BadParameter("E is a k2; give numbers.", context, option)
-    return found
+    return tuple(RankType()(part.strip(), option, context) for part in _parts(texts))
 
 
 def factors(

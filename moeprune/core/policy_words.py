@@ -60,8 +60,7 @@ class PolicyWords:
         if k1 is not None and k2 is None:
             raise UsageError(
                 f"--k1 {k1} says how many experts run, not what their weights are divided by. Give "
-                f"--k2 too: {k1} is what lowering k does by default, {native.k1} keeps the model's "
-                "own denominator; 'moeprune scan' tells which is best."
+                f"--k2 too: {_choices(k1, native, experts)}; 'moeprune scan' tells which is best."
             )
         if self.seed is not None and self.ablation is None:
             raise UsageError(f"a seed ({self.seed}) is for an ablation, and none is named.")
@@ -88,6 +87,18 @@ def rank(k2: Rank, *, experts: int) -> int:
     if type(k2) is not int:
         raise UsageError(f"--k2 cannot be {k2!r}: give a whole number from 1, or {ALL} for all.")
     return k2
+
+
+def _choices(k1: int, native: RoutingPolicy, experts: int) -> str:
+    """Which k₂ a k₁ alone may have meant."""
+    raw = native.k1 < experts <= native.k2  # the router does not renormalise
+    own = ALL if raw else native.k2
+    if k1 == native.k1:
+        return f"with {own} that is the model's own routing"
+    how = "lowering" if k1 < native.k1 else "raising"
+    if raw:
+        return f"{own} is what {how} k does by default, and leaves every weight as it is"
+    return f"{k1} is what {how} k does by default, {own} keeps the model's own denominator"
 
 
 def _gain(gain: Gain | None) -> Any:

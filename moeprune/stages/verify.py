@@ -34,12 +34,13 @@ class VerifyReport:
 
     Attributes:
         problems: one line each; empty means every check held.
-        tensors: tensors of the export that equal the source's.
+        tensors: tensors of the export that are what they must be.
         dropped: tensors of the source that left with their expert, or with a next-token layer.
         bytes_compared: bytes compared with the source.
         logits: the logit comparison, None where it was not asked for.
         reference: what the logits were compared with.
         tolerance: what the logits were held to.
+        multiplied: of ``tensors``, those that are the source's times a folded gain.
     """
 
     problems: tuple[str, ...]
@@ -49,6 +50,7 @@ class VerifyReport:
     logits: LogitDifference | None
     tolerance: float
     reference: str = "the source with the removed experts masked"
+    multiplied: int = 0
 
     @property
     def ok(self) -> bool:
@@ -61,6 +63,7 @@ class VerifyReport:
             "ok": self.ok,
             "problems": list(self.problems),
             "tensors": self.tensors,
+            "multiplied": self.multiplied,
             "dropped": self.dropped,
             "bytes_compared": self.bytes_compared,
         }
@@ -77,8 +80,10 @@ class VerifyReport:
 
     def to_text(self) -> str:
         """What a person reads."""
+        times = f"{self.multiplied} equal to them times the gain, " if self.multiplied else ""
         lines = [
-            f"tensors: {self.tensors} equal to the source's, {self.dropped} left with their expert",
+            f"tensors: {self.tensors - self.multiplied} equal to the source's, {times}"
+            f"{self.dropped} left with their expert",
             f"bytes: {self.bytes_compared:,} compared",
         ]
         if self.logits is not None:
@@ -202,6 +207,7 @@ def verify(
     return VerifyReport(
         problems=tuple(problems),
         tensors=found.tensors,
+        multiplied=found.multiplied,
         dropped=found.dropped,
         bytes_compared=found.bytes_compared,
         logits=logits,

@@ -31,7 +31,8 @@ def test_numbers_of_the_paper_as_words() -> None:
     )
     assert cost_text(Cost(activated=HALF, native=NATIVE)) == [
         "a token activates 2.946 B -> 2.443 B parameters (-17.1%; routed experts -50.0%, all "
-        "experts -44.4%); decoding it alone reads 5.89 GB -> 4.89 GB"
+        "experts -44.4%)",
+        "decoding one token alone reads 5.89 GB -> 4.89 GB",
     ]
 
 

@@ -47,6 +47,8 @@ def test_nothing_is_stated() -> None:
     ("said", "match"),
     [
         ({"k1": 2}, r"--k1 2 says how many .* Give --k2 too: 2 is what lowering k does .* 4 keeps"),
+        ({"k1": 4}, r"--k1 4 says .*: with 4 that is the model's own routing; 'moeprune scan'"),
+        ({"k1": 6}, r"--k1 6 says .*: 6 is what raising k does by default, 4 keeps"),
         ({"k2": 8}, r"--k2 8 says what .* Give --k1 too \(the model runs 4\)"),
         ({"k2": "E"}, "--k2 E says what"),
         ({"k1": 2, "k2": "e"}, "--k2 cannot be 'e': give a whole number from 1, or E for all"),
@@ -62,3 +64,15 @@ def test_what_cannot_be(said: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError, match=match) as caught:
         policy(**said)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("k1", "match"),
+    [
+        (2, "Give --k2 too: E is what lowering k does by default, and leaves every weight"),
+        (4, "Give --k2 too: with E that is the model's own routing"),
+    ],
+)
+def test_a_k1_alone_of_a_router_that_does_not_renormalise(k1: int, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        PolicyWords(k1=k1).policy(native=RoutingPolicy(k1=4, k2=16), experts=16)

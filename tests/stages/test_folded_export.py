@@ -89,6 +89,8 @@ def test_only_the_last_maps_are_multiplied(
     assert changed
     report = moeprune.verify(out, source=source, forward=True)
     assert report.ok, report.to_text()
+    assert report.multiplied == report.to_json()["multiplied"] == changed
+    assert f"{changed} equal to them times the gain" in report.to_text()
     assert f"with k1 = {k1} and each layer's gain applied" in report.to_text()
 
 

@@ -389,9 +389,9 @@ def test_what_is_refused(tiny: Any, texts: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["--k1", "E"], "E is a k2"),
-        (["--k1", "0"], "'0' is neither a whole number from 1 nor E"),
-        (["--k1", "1,,2"], "'' is neither a whole number"),
+        (["--k1", "E"], "'E' is no whole number from 1, E is for --k2"),
+        (["--k1", "0"], "'0' is no whole number from 1. See"),
+        (["--k1", "1,,2"], "'' is no whole number from 1"),
         (["--k2", "4,all"], "'all' is neither"),
         (["--gain", "0.5,x"], "'x' is no number above 0"),
         (["--gain", "inf"], "'inf' is no number above 0"),
