@@ -202,13 +202,16 @@ def test_a_learned_factor_is_no_part_of_the_probability(
     policy = RoutingPolicy(k1=3, k2=5, ablation=kind)
     model.save_pretrained(tmp_path / "saved")
     placed = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "saved", device_map={"": "disk"}, offload_folder=str(tmp_path / "disk")
+        tmp_path / "saved",
+        device_map={"": "disk"},
+        offload_folder=str(tmp_path / "disk"),
+        experts_implementation="eager",  # the same bits: no expert changes its rank
     ).eval()
     found = []
     for live in (model, placed):  # of the second no factor is in memory outside of its forward
         with policy_applied(live, layout, policy):
             found.append(logits_of(live, IDS))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-4)  # Gemma makes 1e-5 of a bit
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
     factor_E = moe_layers(model, layout)[0].router.per_expert_scale
     former_E = factor_E.detach().clone()
 
@@ -222,7 +225,7 @@ def test_a_learned_factor_is_no_part_of_the_probability(
         factor_E.copy_(torch.linspace(1, 50, 12))
     after_TK, again_TK = first()
     assert torch.equal(again_TK, ids_TK)
-    torch.testing.assert_close(after_TK, before_TK)
+    torch.testing.assert_close(after_TK, before_TK, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
         factor_E.fill_(0)
         assert not first()[0].nan_to_num(0).any()
