@@ -62,6 +62,7 @@ class Axes:
         renormalises: whether its router divides by the sum of the k; else its own k₂ is E.
         experts: E of the widest layer, of those that stay.
         reach: the largest k₂ below E that has a meaning: what the groups of a token hold.
+        least: the smallest k₁ that the family's experts can run.
         k1: that are asked for; none: k / 2.
         k2: that are asked for.
         gains: that are asked for, at k₂ = k₁.
@@ -72,6 +73,7 @@ class Axes:
     renormalises: bool
     experts: int
     reach: int
+    least: int = 1
     k1: Sequence[int] = ()
     k2: Sequence[Rank] = ()
     gains: Sequence[float] = ()
@@ -102,7 +104,7 @@ def grid(axes: Axes) -> tuple[Point, ...]:
     native = axes.native
     own = axes.experts if not axes.renormalises else axes.clipped(native.k2)
     points = [Point(name=NATIVE, kind=NATIVE, k1=native.k1, k2=own, policy=None)]
-    for k1 in dict.fromkeys(axes.k1 or [max(1, native.k1 // 2)]):
+    for k1 in dict.fromkeys(axes.k1 or [max(axes.least, native.k1 // 2)]):
         RoutingPolicy(k1=k1, k2=own)  # refuses what is no number
         if k1 > axes.experts:
             raise UsageError(

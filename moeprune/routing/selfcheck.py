@@ -59,6 +59,7 @@ def check_routing(
     *,
     native: RoutingPolicy,
     most: int,
+    least: int = 1,
     due: Mapping[str, int],
     applied: Callable[[RoutingPolicy], AbstractContextManager[Hits]],
     device: Any = None,
@@ -70,6 +71,7 @@ def check_routing(
         ids: tokens of one text, 2 at least.
         native: what the model does by itself.
         most: experts that a token can run.
+        least: the fewest that it can run.
         due: name of each router -> its calls in a forward pass.
         applied: puts a policy on the model.
         device: that its inputs belong on; None: the CPU.
@@ -91,7 +93,7 @@ def check_routing(
                 "policies are not right for this model, and nothing is measured with them."
             )
     # One expert fewer, or one more where one alone runs.
-    k1 = native.k1 - 1 or min(2, most)
+    k1 = native.k1 - 1 if native.k1 > least else min(native.k1 + 1, most)
     other = replace(native, k1=k1, k2=max(native.k2, k1))
     with applied(other) as hits:
         changed = _logits(model, ids, device)

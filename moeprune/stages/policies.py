@@ -86,6 +86,7 @@ def self_check(
         ids,
         native=native,
         most=min(layout.num_experts if keep is None else map(len, keep)),
+        least=layout.least_top_k,
         due=due,
         device=input_device(live),
         applied=lambda policy: policy_applied(live, layout, policy, keep),

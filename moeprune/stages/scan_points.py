@@ -66,6 +66,7 @@ def points_of(words: ScanWords, asked: AskedModel) -> Points:
         renormalises=layout.renormalises,
         experts=experts,
         reach=min([held for held, count in reach if held < count], default=experts),
+        least=layout.least_top_k,
         k1=words.k1,
         k2=words.k2,
         gains=words.gain,

@@ -69,6 +69,7 @@ def test_the_native_pair_is_there_once() -> None:
 def test_small_numbers() -> None:
     assert pairs(grid(axes(1, 8))) == [(1, 1), (1, 2)]
     assert pairs(grid(axes(1, 1))) == [(1, 1)]
+    assert pairs(grid(axes(3, 8, least=2)))[:2] == [(3, 3), (2, 2)]  # LongCat runs two at least
     assert pairs(grid(axes(4, 6))) == [(4, 4), (2, 2), (2, 3), (2, 4), (2, 6)]  # 2k > E
     assert pairs(grid(axes(6, 6))) == [(6, 6), (3, 3), (3, 4), (3, 6)]
 

@@ -98,6 +98,25 @@ def test_pairs_are_drawn_one_after_the_other(kind: str) -> None:
         assert abs(share - wanted) <= 5 * (wanted * (1 - wanted) / tokens) ** 0.5, (one, other)
 
 
+@pytest.mark.parametrize("kind", ABLATIONS)
+def test_a_negative_scale_of_all_weights_is_no_negative_probability(kind: str) -> None:
+    """Inkling multiplies its weights by a number that is learned."""
+    scores_TE = torch.rand((50, 6), generator=torch.Generator().manual_seed(1))
+
+    def run(k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        weights, ids = scores_TE.topk(k)
+        return weights, -0.5 * weights, ids
+
+    ablation = Ablation.of(
+        RoutingPolicy(k1=2, k2=2, ablation=kind), torch.nn.Identity(), layer=0, num_choices=6
+    )
+    assert ablation is not None
+    own = run(2)[1]
+    weights, _ = ablation.apply(run, *run(2)[1:])
+    assert (weights < 0).all()
+    torch.testing.assert_close(weights.sum(-1), own.sum(-1))
+
+
 @pytest.mark.parametrize("kind", ["sampled", "random"])
 def test_draws_are_the_same_again_and_differ_by_layer_and_seed(kind: str, tiny: Tiny) -> None:
     model, layout = loaded(tiny("olmoe"))
