@@ -180,7 +180,7 @@ def scan(
         how,
         out=out,
         choose=choose,
-        check=lambda exam: check_apart(splits(exam.tasks, exam.requests).values()),
+        check=_check_texts,
         first=_looked,
     )
     commands = Commands(
@@ -221,15 +221,22 @@ def _texts(
     return {"split": {name: f"{BUILTIN}{name}" for name in builtin_names()}}
 
 
+def _check_texts(exam: Exam) -> None:
+    """What a scan reads: apart from each other, and long enough for the self-check."""
+    texts = splits(exam.tasks, exam.requests)
+    check_apart(texts.values())
+    longest = max(map(len, first_tokens(next(iter(texts.values())))))
+    if longest < 2:
+        raise UsageError(
+            f"no chunk of the first text has more than {longest} token, and the self-check needs "
+            "2. Give longer text."
+        )
+
+
 def _looked(live: Any, asked: AskedModel, exam: Exam, variants: Sequence[Variant]) -> Looked:
     """The self-check, and then the gain of every variant."""
     texts = first_tokens(next(iter(splits(exam.tasks, exam.requests).values())))
     longest = max(texts, key=len)[:_CHECKED]
-    if len(longest) < 2:
-        raise UsageError(
-            f"no chunk of the first text has more than {len(longest)} token, and the self-check "
-            "needs 2. Give longer text."
-        )
     plan = variants[0].plan
     with applied(Variant(name="", plan=plan), live, asked):
         keep = None if plan is None else plan.keep

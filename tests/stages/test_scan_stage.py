@@ -379,7 +379,11 @@ def test_what_is_refused(tiny: Any, texts: str, tmp_path: Path) -> None:
     )
     refused(model, str(tmp_path / "no.jsonl"), "no.jsonl", DomainError)
     short = str(rows(tmp_path / "short.jsonl", [{"text": letter} for letter in "ab"]))
-    refused(model, short, "no chunk of the first text has more than 1 token", UsageError)
+    out = tmp_path / "s"
+    refused(
+        model, short, "no chunk of the first text has more than 1 token", UsageError, output=out
+    )
+    assert not (tmp_path / "s.progress").exists(), "the same name serves other text"
     for words in ({"k1": "2"}, {"k1": 2.5}, {"gain": "0.5"}):
         refused(model, texts, f"--{next(iter(words))} cannot be", UsageError, **words)
     out = moeprune.export(model, output=tmp_path / "out", k1=1, k2=3)
