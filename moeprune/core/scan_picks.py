@@ -79,9 +79,11 @@ def picks_of(rows: Sequence[Row], axes: Axes) -> tuple[Pick, ...]:
             row = best(rows, k1, by)
             same = [one for one in compared(rows, k1) if _value(one, by) == _value(row, by)]
             k2, edge, extend = row.point.k2, "", None
-            if k2 == scanned[-1] and k2 < axes.experts:
+            # One that is as good, with neighbours on both sides: there is nothing to go on for.
+            inside = any(scanned[0] < one.point.k2 < scanned[-1] for one in same)
+            if k2 == scanned[-1] and k2 < axes.experts and not inside:
                 edge, extend = "high", axes.clipped(2 * k2)
-            elif k2 == scanned[0] and k2 > 1:
+            elif k2 == scanned[0] and k2 > 1 and not inside:
                 edge, extend = "low", k2 - 1
             if extend in scanned:  # all that the groups of a token hold
                 extend = axes.experts

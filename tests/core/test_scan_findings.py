@@ -127,6 +127,15 @@ def test_an_optimum_on_the_edge(
     )
 
 
+def test_an_edge_that_is_no_better_than_the_inside_is_none() -> None:
+    task = dict.fromkeys(((2, 2), (2, 3), (2, 4), (2, 8)), 0.9)
+    held_out = {(2, 2): 10.0, (2, 3): 11, (2, 4): 12, (2, 8): 13}
+    found = said(axes(), rows(axes(), held_out, {"t": task}))
+    (edge,) = [one for one in found if one.name == "edge"]
+    assert "tuning perplexity and held-out perplexity lies on the edge" in edge.text
+    assert "task t is best at k2=2" in of_name(found, "best")[1]
+
+
 def test_nothing_lies_beyond_all_experts() -> None:
     spanned = axes(k2=["E"])
     table = rows(spanned, {(2, 2): 12, (2, 3): 11, (2, 4): 10.5, (2, 8): 10.2, (2, 16): 10.1})
@@ -257,7 +266,9 @@ def assert_best(pick: Pick, figures: Mapping[int, float]) -> None:
     assert {pick.k2, *pick.ties} == equals and pick.k2 not in pick.ties
     assert abs(pick.value) == abs(least)
     low, high = pick.k2 == min(figures), pick.k2 == max(figures)
-    if high and pick.k2 < 16:
+    if any(min(figures) < k2 < max(figures) for k2 in equals):
+        assert pick.edge == "" and pick.extend is None
+    elif high and pick.k2 < 16:
         assert pick.edge == "high" and pick.extend == min(2 * pick.k2, 16)
     elif low and pick.k2 > 1:
         assert pick.edge == "low" and pick.extend == pick.k2 - 1
