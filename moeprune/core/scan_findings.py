@@ -57,7 +57,7 @@ def findings(
         family: the model's.
         paired: compares two rows on one task.
     """
-    found = [Finding(name="verdict", text=f"{family} is {verdict.text}.")]
+    found = [Finding(name="verdict", text=verdict.said(family))]
     texts, tasks = list(rows[0].texts), list(rows[0].tasks)
     for k1 in dict.fromkeys(pick.k1 for pick in picks):
         own = [pick for pick in picks if pick.k1 == k1]

@@ -41,10 +41,9 @@ class FamilyVerdict:
     expected: str
     reason: str
 
-    @property
-    def text(self) -> str:
-        """A sentence without its subject: ``expected to work: its softmax gate …``."""
-        return f"{_EXPECTED[self.expected]}: {self.reason}"
+    def said(self, family: str) -> str:
+        """The sentence: ``a k2 above k1 is expected to work for qwen3_moe: its softmax gate …``."""
+        return f"a k2 above k1 is {_EXPECTED[self.expected]} for {family}: {self.reason}."
 
     def to_json(self) -> dict[str, Any]:
         """Plain types."""

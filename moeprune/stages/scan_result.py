@@ -63,10 +63,12 @@ class Commands:
             if finding.name == "recommended":
                 plan = [] if self.plan is None else ["--plan", self.plan]
                 policy = [*plan, "--k1", str(finding.k1), "--k2", str(finding.k2)]
-                if any(one.name == "unvalidated" for one in found):
-                    lines.append(
-                        ["moeprune", "scan", *loaded, "-o", "SCAN", *policy, "--tasks", "TASKS"]
-                    )
+                edges = [one for one in found if one.name == "edge" and one.k1 == finding.k1]
+                more = {one.k2 for one in edges if one.k2 is not None} - {finding.k2}
+                if more or any(one.name == "unvalidated" for one in found):
+                    ranks = ",".join(map(str, [finding.k2, *sorted(more)]))
+                    words = [*policy[:-1], ranks, "--tasks", "TASKS"]
+                    lines.append(["moeprune", "scan", *loaded, "-o", "SCAN", *words])
                 lines.append(["moeprune", "export", *model, "-o", "OUT", *policy])
         return tuple(map(shlex.join, lines))
 

@@ -104,7 +104,9 @@ def test_perplexity_alone_is_not_enough() -> None:
         "on tasks before you export it."
     )
     assert not of_name(found, "edge") and not of_name(found, "disagree")
-    assert found[0].text.startswith("qwen3_moe is expected to work: its softmax gate")
+    assert found[0].text.startswith(
+        "a k2 above k1 is expected to work for qwen3_moe: its softmax gate"
+    )
 
 
 @pytest.mark.parametrize(

@@ -159,5 +159,7 @@ def test_what_is_expected_of_a_family() -> None:
     assert expected("olmoe", "softmax", False) == "open"
     assert expected("glm4_moe", "sigmoid", True) == "fails"
     assert expected("deepseek_v4", "sqrtsoftplus", True) == "fails"
-    text = family_verdict("deepseek_v4", "sqrtsoftplus", renormalises=True).text
-    assert text.startswith("expected not to work: its sqrt-softplus gate")
+    text = family_verdict("deepseek_v4", "sqrtsoftplus", renormalises=True).said("deepseek_v4")
+    assert text.startswith(
+        "a k2 above k1 is expected not to work for deepseek_v4: its sqrt-softplus gate"
+    )

@@ -24,6 +24,7 @@ from moeprune.cli.main import main
 from moeprune.cli.scan_text import scan_text
 from moeprune.core.run import Run
 from moeprune.core.scan import Scan
+from moeprune.core.scan_findings import Finding
 from moeprune.errors import (
     DomainError,
     MismatchError,
@@ -197,6 +198,14 @@ def test_what_is_to_be_run_next_loads_the_same_model(tiny: Any, texts: str) -> N
     found = scan(tiny("mixtral"), texts, k1=1, k2=1, trust_remote_code=True)
     assert "--trust-remote-code" in found.commands[-2].split()
     assert "--trust-remote-code" not in found.commands[-1], "an export runs no code"
+    edge = Finding(name="edge", text="", k1=1, k2=2)
+    wider = Commands(model="m", plan=None, output=None).after(
+        [edge, Finding(name="recommended", text="", k1=1, k2=4)]
+    )
+    assert wider == (
+        "moeprune scan m -o SCAN --k1 1 --k2 4,2 --tasks TASKS",
+        "moeprune export m -o OUT --k1 1 --k2 4",
+    )
     rescan = Commands(model="org/m", plan=None, output=None, revision="v 2").after(found.findings)
     assert all(line.split()[2:5] == ["org/m", "--revision", "'v"] for line in rescan)
 
