@@ -17,8 +17,8 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
-from moeprune.hub.card_folding import folding_section
-from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_section, token_rows
+from moeprune.hub.card_folding import routed
+from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_title, token_rows
 from moeprune.hub.card_use import number, use_section
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
@@ -72,7 +72,7 @@ def model_card(
         _front_matter(source, source_readme, pruned=plan is not None),
         _what(plan, source, facts, changed, token, scaled=any(g != 1.0 for g in gains or ())),
         *pruned,
-        _routing(changed, form, gains, () if plan else notes),
+        routed(changed, form, gains, () if plan else notes),
         use_section(plan, form, changed, plain=gains is not None),
         "" if plan is None else _kept(plan),
         _citation(plan, policy),
@@ -124,11 +124,9 @@ def _what(
             *routing_rows(*changed),
             *token_rows(token),
         ]
-        return (
-            f"# {name}, {changed[0].k1} experts per token\n\n"
-            f"{shown} with another number of experts run per token. Every weight is "
-            f"{same}; nothing was trained.\n\n" + table(("", "source → this model"), rows)
-        )
+        title, how = routing_title(*changed)
+        head = f"# {name}, {title}\n\n{shown} {how}. Every weight is {same}; nothing was trained."
+        return head + "\n\n" + table(("", "source → this model"), rows)
     before, after = sum(plan.num_experts), sum(plan.num_experts) - plan.num_removed
     rows = [
         ("Family", escape(plan.model_type)),
@@ -151,16 +149,6 @@ def _what(
         f"router rows and everything else are {same}; nothing was trained.\n\n"
         + table(("", "source → this model"), rows)
     )
-
-
-def _routing(
-    changed: Changed | None, form: str, gains: Sequence[float] | None, notes: Sequence[str]
-) -> str:
-    if changed is None:
-        return ""
-    if gains is None:
-        return routing_section(*changed, per_layer=form == "per-layer")
-    return folding_section(*changed, gains, [escape(note) for note in notes])
 
 
 def _how(plan: PrunePlan, notes: Sequence[str]) -> str:

@@ -33,14 +33,31 @@ def token_rows(token: Cost | None) -> list[tuple[str, str]]:
     mine, native = token.activated, token.native
     if mine.routed == native.routed:
         return [("Parameters a token activates", f"{count(mine.total)} (in as many experts)")]
-    less = f"{1 - token.relative['total']:.1%}"
+    change = f"{token.relative['total'] - 1:+.1%}".replace("-", "−")
     return [
-        ("Parameters a token activates", f"{count(native.total)} → {count(mine.total)} (−{less})"),
+        ("Parameters a token activates", f"{count(native.total)} → {count(mine.total)} ({change})"),
         (
             "Weights that decoding one token reads",
             f"{size(native.bytes_per_token)} → {size(mine.bytes_per_token)}",
         ),
     ]
+
+
+def experts_run(k1: int) -> str:
+    """``4 experts run``."""
+    return f"{_experts(k1)} run{'s' if k1 == 1 else ''}"
+
+
+def routing_title(policy: RoutingPolicy, native: RoutingPolicy) -> tuple[str, str]:
+    """What differs where all experts stay: for the title, and in a sentence.
+
+    Args:
+        policy: of this model.
+        native: of the source.
+    """
+    if policy.k1 == native.k1:
+        return f"weights over its top {policy.k2}", "whose experts' weights are divided by k₂"
+    return f"{_experts(policy.k1)} per token", "with another number of experts run per token"
 
 
 def routing_section(policy: RoutingPolicy, native: RoutingPolicy, *, per_layer: bool) -> str:
@@ -54,7 +71,8 @@ def routing_section(policy: RoutingPolicy, native: RoutingPolicy, *, per_layer: 
     others = (
         "does not load: layers have different numbers of experts"
         if per_layer
-        else f"the routing of the source: {native.k1} experts per token, correct and not faster"
+        else f"the routing of the source: {_experts(native.k1)} per token, correct"
+        + (" and not faster" if policy.k1 < native.k1 else "")
     )
     top_k = (
         ""
@@ -62,6 +80,7 @@ def routing_section(policy: RoutingPolicy, native: RoutingPolicy, *, per_layer: 
         else " The top-k that config.json states is the source's, so that a runtime that does not "
         "know the block `moeprune` routes as the source does."
     )
+    instead = ", as in the source" if policy.k1 == native.k1 else f" in place of {native.k1}"
     rows = [
         (
             "transformers 5.17 to 5.24 with `trust_remote_code=True`",
@@ -74,8 +93,12 @@ def routing_section(policy: RoutingPolicy, native: RoutingPolicy, *, per_layer: 
         ("transformers without it, vLLM without the plugin, all others", others),
     ]
     return (
-        f"## Routing\n\n{policy.k1} experts run per token in place of {native.k1}. Their weights "
+        f"## Routing\n\n{experts_run(policy.k1)} per token{instead}. Their weights "
         f"are the router's own, divided by the sum over its top {policy.k2} (k₂) in place of "
         f"{native.k2}; choice, selection bias, groups and scales are the router's. Nothing was "
         f"trained.{top_k}\n\n" + table(("Runtime", "What it runs"), rows)
     )
+
+
+def _experts(number: int) -> str:
+    return "1 expert" if number == 1 else f"{number} experts"

@@ -103,3 +103,14 @@ def test_a_model_that_sees_loads_as_one(name: str, tmp_path: Path) -> None:
             model.save_pretrained(tmp_path / "again")
     again = logits_of(loaded(data, tmp_path / "again", trust=True), IDS)
     assert (again - text).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["axk2", "gemma4_text"])
+def test_its_routers_compile_whole(name: str, tmp_path: Path) -> None:
+    """Routers that choose by a method of their own, and ones that read k from a shared config."""
+    data = family_data(name)
+    source = write_checkpoint(data, tmp_path / "source")
+    out = moeprune.export(source, output=tmp_path / "out", k1=2, k2=4)
+    live = loaded(data, out, trust=True)
+    compiled = torch.compile(live, backend="eager", fullgraph=True)
+    assert (logits_of(compiled, IDS) - logits_of(live, IDS)).abs().max() <= 1e-6

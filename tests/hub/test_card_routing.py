@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from test_card import PLAN, rows
 
+from moeprune.core.cost import Activated, Cost
 from moeprune.core.facts import ModelFacts
 from moeprune.core.policy import RoutingPolicy
 from moeprune.hub.card import model_card
@@ -57,3 +58,35 @@ def test_with_a_plan(form: str) -> None:
 
 def test_without_k1_and_k2_nothing_is_said() -> None:
     assert "k₁" not in model_card(PLAN, source="x", facts=FACTS, native=NATIVE)
+
+
+@pytest.mark.parametrize(
+    ("k1", "k2", "says", "says_not"),
+    [
+        (1, 8, ("# org/model, 1 expert per token", "1 expert runs per token in place of 8"), ""),
+        (4, 8, ("4 experts run per token in place of 8", "correct and not faster"), ""),
+        (9, 8, ("# org/model, 9 experts per token", "experts per token, correct |"), "not faster"),
+        (
+            8,
+            16,
+            ("# org/model, weights over its top 16", "divided by k₂", "as in the source"),
+            "another number of experts",
+        ),
+    ],
+)
+def test_what_differs_is_said(k1: int, k2: int, says: tuple[str, ...], says_not: str) -> None:
+    text = model_card(None, source="org/model", **CHANGED | {"policy": RoutingPolicy(k1=k1, k2=k2)})
+    for words in says:
+        assert words in text, words
+    assert not says_not or says_not not in text
+
+
+@pytest.mark.parametrize(("total", "change"), [(150, "−25.0%"), (250, "+25.0%")])
+def test_a_change_of_cost_has_its_sign(total: int, change: str) -> None:
+    def activated(routed: int) -> Activated:
+        return Activated(
+            routed=routed, shared=0, other=100, routed_bytes=routed, bytes_per_token=routed + 100
+        )
+
+    token = Cost(activated=activated(total - 100), native=activated(100))
+    assert f"({change})" in model_card(None, source="x", token=token, **CHANGED)
