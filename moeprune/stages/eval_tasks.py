@@ -29,11 +29,13 @@ class Exam:
         tasks: ours, and the texts.
         requests: of each of them, in the order of its questions.
         harness: what lm-eval asks.
+        length: tokens that the model reads at once.
     """
 
     tasks: tuple[Task, ...]
     requests: tuple[tuple[Request, ...], ...]
     harness: Harness
+    length: int
 
     @property
     def keys(self) -> list[Key]:
@@ -124,7 +126,7 @@ def read_exam(
         seeds = range(first, first + words.seeds)
         requests = requests_of(task, encoder=encoder, tokenizer=tokenizer, seeds=seeds)
         found.append(windows(requests, words) if task.kind == "perplexity" else requests)
-    return Exam(tasks=tuple(tasks), requests=tuple(found), harness=harness)
+    return Exam(tasks=tuple(tasks), requests=tuple(found), harness=harness, length=length)
 
 
 def _of_files(words: EvalWords, *, length: int) -> list[Task]:

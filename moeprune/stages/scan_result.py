@@ -104,7 +104,7 @@ def result_of(done: Evaluated, points: Points, *, chunk: int, commands: Commands
         verdict=verdict,
         rows=rows,
         texts={
-            name: _text(requests, chunk)
+            name: _text(requests, min(chunk, done.exam.length))
             for name, requests in splits(done.exam.tasks, done.exam.requests).items()
         },
         check=looked.check,

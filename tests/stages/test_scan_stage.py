@@ -187,6 +187,8 @@ def test_texts_are_cut_the_same_every_time(tiny: Any, texts: str, tmp_path: Path
     other = scan(tiny("olmoe"), texts, k1=2)
     assert one.texts == other.texts, "the tokenizer is the same"
     assert one.texts != scan(tiny("qwen3_moe"), texts, k1=1, chunk=51).texts
+    longer = scan(tiny("qwen3_moe"), texts, k1=1, chunk=10_000)
+    assert {split["chunk"] for split in longer.texts.values()} == {512}, "as many as it reads"
     named = {"a": texts, "b": str(rows(tmp_path / "b.jsonl", [{"text": "other"}]))}
     both = scan(tiny("qwen3_moe"), None, k1=1, corpus={"a": texts}, held_out={"b": named["b"]})
     assert [split["names"] for split in both.texts.values()] == [["a"], ["b"]]
