@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from moeprune.core.policy import RoutingPolicy
-from moeprune.errors import VerificationError
+from moeprune.errors import UsageError, VerificationError
 from moeprune.routing.ablations import Ablation
 from moeprune.routing.choosers import Chooser, chooser_of, replaced
 from moeprune.routing.rule import keeps_order, own_scale, reroute
@@ -66,6 +66,7 @@ def rerouted(
 
     Raises:
         UnsupportedModelError: a router has no number of experts that can be set.
+        UsageError: the routers follow a policy already.
         VerificationError: a router returned another number of experts than it was asked for; or,
             at the end of the block, some ran and another never did.
     """
@@ -77,6 +78,7 @@ def rerouted(
             if name in hits.calls or name in hits.native:  # of two stacks
                 continue
             chooser = chooser_of(model, router, name=name)
+            _check_native(chooser)
             if chooser.knob is None:
                 wrapped = _counted(chooser, hits.native)
             else:
@@ -102,6 +104,16 @@ def rerouted(
             )
 
 
+def _check_native(chooser: Chooser) -> None:
+    """Refuse a router that answers with a k of its own: what comes back may look as asked for."""
+    live = hasattr(getattr(chooser.owner, chooser.method), "follows_policy")
+    if live or hasattr(chooser.owner, "moeprune_k2"):  # or as an export's code has it
+        raise UsageError(
+            f"{chooser.name} follows a policy already, which another one cannot look behind. Leave "
+            "that one first, or load the model that the export was made from."
+        )
+
+
 Run = Callable[[int], tuple[Any, ...]]
 
 
@@ -118,6 +130,7 @@ def _counted(
             return own(*args, **kwargs)
         return chooser.answer(choose(lambda k: chooser.ask(lambda: own(*args, **kwargs), k)))
 
+    method.follows_policy = True  # type: ignore[attr-defined]
     return method
 
 

@@ -213,6 +213,25 @@ def test_the_model_is_as_before_after_an_error(tiny: Tiny) -> None:
     assert router.top_k == layout.top_k and "forward" not in router.__dict__
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "olmoe"])
+def test_policies_are_not_nested(family: str, tiny: Tiny, tmp_path: Path) -> None:
+    """The inner one would be told the outer one's weights for its own, where k1 is the same."""
+    source = tiny(family)
+    model, layout = loaded(source)
+    plain, want = logits(model), under(model, layout, RoutingPolicy(k1=2, k2=5))
+    inner = RoutingPolicy(k1=2, k2=2)
+    with policy_applied(model, layout, RoutingPolicy(k1=2, k2=5)):
+        with pytest.raises(UsageError, match="a policy already"):
+            under(model, layout, inner)
+        assert torch.equal(logits(model), want)
+    assert torch.equal(logits(model), plain)
+    out = moeprune.export(source, output=tmp_path / "out", k1=2, k2=5)
+    own = load_causal_lm(out, dtype="float32", device="cpu", trust_remote_code=True)
+    with pytest.raises(UsageError, match="a policy already"):
+        under(own, layout, inner)
+    assert torch.equal(logits(own), want)
+
+
 @pytest.mark.parametrize(
     ("k1", "k2", "message"),
     [
