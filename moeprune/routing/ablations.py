@@ -86,10 +86,10 @@ class Ablation:
     def _choices(self, run: Callable[[int], tuple[Any, ...]]) -> tuple[Tensor, Tensor]:
         """(T, C) float32 each: in proportion to the probability of every choice; its factor."""
         first_TC, weights_TC, ids_TC, *_ = run(self.num_choices)
-        weights_TC = weights_TC.float().abs()  # the sign is of a scale of them all
+        weights_TC = weights_TC.float()
         weights_TC = torch.zeros_like(weights_TC).scatter(-1, ids_TC, weights_TC)
-        if not self.scaled:
-            return weights_TC, torch.ones_like(weights_TC)
+        if not self.scaled:  # a sign is that of a scale of them all
+            return weights_TC.abs(), torch.ones_like(weights_TC)
         scores_TC = first_TC.float()
         return scores_TC, _over(weights_TC, scores_TC)
 
