@@ -171,6 +171,13 @@ def _recommended(
         return Finding(name="none", text="the model's own routing is the best of all: keep it.")
     if not tasks:
         return _unchecked(chosen, texts[-1])
+    lost = [task for task in tasks if not rows[0].tasks[task].accuracy]
+    if len(lost) == len(tasks):
+        text = (
+            f"native answers nothing right of {listed([named(task) for task in lost])}, so no loss "
+            "can show: check the protocol (template, shots, budget), or ask something else."
+        )
+        return Finding(name="none", text=text)
     for row in chosen:
         if not any(figures.worse for figures in row.tasks.values()):
             bound = _bound(row)

@@ -278,6 +278,15 @@ def assert_best(pick: Pick, figures: Mapping[int, float]) -> None:
         assert pick.edge == "" and pick.extend is None
 
 
+def test_where_native_answers_nothing_no_loss_can_show() -> None:
+    spanned = axes()
+    every = {(point.k1, point.k2): 0.0 for point in grid(spanned)}
+    (found,) = of_name(said(spanned, rows(spanned, {}, {"t": every})), "none")
+    assert found.startswith("native answers nothing right of task t, so no loss can show: check")
+    both = rows(spanned, {}, {"t": every, "u": {**every, (4, 4): 0.9}})
+    assert not [text for text in of_name(said(spanned, both), "none") if "no loss" in text]
+
+
 def test_what_runs_more_than_native_is_not_recommended() -> None:
     spanned = axes(k1=[8])
     table = rows(spanned, {(8, 8): 9, (8, 4): 9.5, (8, 9): 9.1})
