@@ -5,6 +5,7 @@ T tokens, K experts chosen.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -48,9 +49,11 @@ def weight_sums(
 
         return hook
 
+    takes = inspect.signature(model.forward).parameters
+    few = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}  # nobody reads them
     with ExitStack() as stack:
         for name, router in routers.items():
             stack.callback(router.register_forward_hook(noting(name)).remove)
         for ids in texts:
-            model(input_ids=torch.tensor([list(ids)], device=device), use_cache=False)
+            model(input_ids=torch.tensor([list(ids)], device=device), use_cache=False, **few)
     return {name: sums[name] / count for name, count in tokens.items() if count}
