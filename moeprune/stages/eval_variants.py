@@ -16,7 +16,7 @@ from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.policy_checks import check_policy
 from moeprune.core.policy_words import PolicyWords
-from moeprune.errors import UsageError
+from moeprune.errors import MismatchError, UsageError
 from moeprune.stages.eval_model import AskedModel
 from moeprune.stages.variant_files import check_names, checked, variant_tables
 
@@ -170,7 +170,15 @@ def variants_of(
             "file, or leave --variants out."
         )
     found = read_variants(variants) if isinstance(variants, str | Path) else _named(variants)
-    return tuple(stated.variant(asked) for stated in found)
+    return tuple(_of_several(stated, asked) for stated in found)
+
+
+def _of_several(stated: Stated, asked: AskedModel) -> Variant:
+    """As :meth:`Stated.variant`; what does not fit says which of them it is."""
+    try:
+        return stated.variant(asked)
+    except (UsageError, MismatchError) as error:
+        raise type(error)(f"variant {stated.name!r}: {error}") from None
 
 
 def read_variants(path: str | Path) -> tuple[Stated, ...]:

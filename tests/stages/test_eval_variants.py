@@ -114,8 +114,8 @@ def test_policies_of_a_file(tiny: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"k1": 13, "k2": 13}, "--k1 13 is too many"),
-        ({"k1": 2}, "Give --k2 too"),
+        ({"k1": 13, "k2": 13}, "^variant 'a': --k1 13 is too many"),
+        ({"k1": 2}, "^variant 'a': --k1 2 .* Give --k2 too"),
         ({"gain": (1.0, 2.0, 3.0)}, "--gain has 3 numbers"),
         ({"plan": 3}, "plan = 3 is not a text"),
         ({"k3": 3}, "named .k3.. There are: ablation, gain, k1, k2"),
