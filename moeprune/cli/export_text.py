@@ -80,9 +80,10 @@ def _routing(prepared: PreparedExport) -> list[str]:
     how = f"{run} per token, weighed by the top {policy.k2}"
     if len(set(prepared.kept)) > 1 and "bytes_padding" not in prepared.size:
         return [how]  # it loads in no other way
+    slower = ", and no faster" if prepared.token.routed < prepared.token.native.routed else ""
     return [
         f"{how}, with trust_remote_code=True or vLLM's plugin",
-        "  without them it routes as the model does, and no faster",
+        f"  without them it routes as the model does{slower}",
     ]
 
 

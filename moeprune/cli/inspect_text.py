@@ -35,7 +35,8 @@ def inspect_text(model: Inspection) -> str:
             "exported with --k1 {k1} --k2 {k2}, which it runs with trust_remote_code=True or "
             "vLLM's plugin".format_map(model.policy)
         )
-        lines.append("  without them it routes as its source does, and no faster")
+        slower = ", and no faster" if model.policy["k1"] < model.top_k else ""
+        lines.append(f"  without them it routes as its source does{slower}")
     if model.num_groups > 1:
         lines.append(
             f"{model.num_groups} router groups of {model.num_experts // model.num_groups}, a token "

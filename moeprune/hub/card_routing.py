@@ -56,7 +56,8 @@ def routing_title(policy: RoutingPolicy, native: RoutingPolicy) -> tuple[str, st
         native: of the source.
     """
     if policy.k1 == native.k1:
-        return f"weights over its top {policy.k2}", "whose experts' weights are divided by k₂"
+        how = f"whose experts' weights are divided by the sum over the router's top {policy.k2}"
+        return f"weights over its top {policy.k2}", how
     return f"{_experts(policy.k1)} per token", "with another number of experts run per token"
 
 

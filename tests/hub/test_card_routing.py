@@ -69,7 +69,11 @@ def test_without_k1_and_k2_nothing_is_said() -> None:
         (
             8,
             16,
-            ("# org/model, weights over its top 16", "divided by k₂", "as in the source"),
+            (
+                "# org/model, weights over its top 16",
+                "over the router's top 16. Every",
+                "as in the source",
+            ),
             "another number of experts",
         ),
     ],

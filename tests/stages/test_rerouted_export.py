@@ -438,3 +438,17 @@ def test_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "--k1 2 --k2 12" in capsys.readouterr().out
     assert main(["verify", str(out), "--source", str(source), "--forward"]) == 0
     assert "with k1 = 2 and k2 = 12 applied" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("k1", "fewer"), [(2, True), (3, False), (4, False)])
+def test_only_fewer_experts_are_faster(
+    k1: int, fewer: bool, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from moeprune.cli.main import main
+
+    out = tmp_path / "out"
+    assert main(["export", str(source), "-o", str(out), "--k1", str(k1), "--k2", "6"]) == 0
+    assert main(["inspect", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("without them it routes as") == 2
+    assert shown.count("and no faster") == (2 if fewer else 0)
