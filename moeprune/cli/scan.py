@@ -56,7 +56,7 @@ from moeprune.core.progress import ignore
     "--held-out",
     multiple=True,
     metavar="NAME=SOURCE",
-    help="Other text, on which the choice is looked at.",
+    help="Other text, on which the choice is looked at; goes with --corpus.",
 )
 @click.option(
     "--chunk",

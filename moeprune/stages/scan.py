@@ -95,7 +95,7 @@ def scan(
         tasks: task files, folders of them, and names of lm-eval's, ``lm_eval:NAME``.
         corpus: name -> source of texts to choose k₂ by; without ``held_out``, every other document
             of each is held out. None: the built-in texts.
-        held_out: the same, of texts to see by what the choice is worth.
+        held_out: the same, of texts to see by what the choice is worth; with ``corpus``.
         chunk: tokens of a window.
         chunks: windows of each text and split; None: all, and of built-in texts 16.
         limit: questions a task; None: as the task says.
@@ -211,7 +211,16 @@ def _texts(
     corpus: Mapping[str, str] | Sequence[str] | None,
     held_out: Mapping[str, str] | Sequence[str] | None,
 ) -> dict[str, Sources]:
-    """Which texts are for what: two splits, or one text for both."""
+    """Which texts are for what: two splits, or one text for both.
+
+    Raises:
+        UsageError: what is held out is all there is to choose by.
+    """
+    if held_out and not corpus:
+        raise UsageError(
+            "--held-out alone leaves no text to choose k2 by. Give --corpus too, or --corpus "
+            "alone: then every other document of it is held out."
+        )
     if held_out:
         return {"corpus": corpus, "held_out": held_out}
     if corpus:
