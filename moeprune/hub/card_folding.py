@@ -51,6 +51,7 @@ def folding_section(
         "which no runtime does by itself. In its place, what the experts of a layer give is "
         f"multiplied by a constant ({least} to {most}): the last linear map of each expert, or its "
         "scale where it is quantised, rounded to its own type. The constant is the mean over "
-        "calibration text; a token's own ratio differs from it. `moeprune.json` lists the "
-        "constants of all layers." + "".join(f"\n\nNote: {note}" for note in notes)
+        "calibration text; a token's own ratio differs from it: measure what it costs. "
+        "`moeprune.json` lists the constants of all layers."
+        + "".join(f"\n\nNote: {note}" for note in notes)
     )

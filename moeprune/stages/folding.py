@@ -91,7 +91,7 @@ def folded_gain(
 def folding_warnings(
     gain: FoldedGain, layout: MoeLayout, keep: Sequence[Sequence[int]]
 ) -> tuple[str, ...]:
-    """What is not exact about it, one line each."""
+    """What is not exact about it, one line each; the first says what was done at all."""
     if not gain.changes_weights:
         return ()
     least, most = min(gain.gains), max(gain.gains)

@@ -103,8 +103,8 @@ def prepare(
     config_text = edit_json_text(index.config_text, changes)
     texts = settings_texts(index, layout, keep, config_text=config_text)
     notes = tuple(filter(None, [next_token.warning(count=count)]))
-    notes += () if gain is None else folding_warnings(gain, opened.layout, keep)
-    warnings = ((EDITED,) if plan and plan.edited else ()) + notes
+    inexact = () if gain is None else folding_warnings(gain, opened.layout, keep)
+    warnings = ((EDITED,) if plan and plan.edited else ()) + notes + inexact
     current = plan.without_stale() if plan else None
     size = size_of(opened, current, edits) | padding_size(plain, edits)
     token = token_cost(opened, policy=runs, keep=keep)
@@ -129,7 +129,7 @@ def prepare(
             facts=opened.facts,
             native=opened.layout.native_policy,
             token=token,
-            notes=notes,
+            notes=notes + inexact[1:],  # of the first it has a paragraph
             source=opened.facts.name,
             source_readme=read_readme(index.path),
         ),

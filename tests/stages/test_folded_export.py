@@ -120,6 +120,10 @@ def test_with_a_plan(how: str, tiny: Tiny, tmp_path: Path) -> None:
         record["warnings"]
     )
     assert len(record["folded_gain"]["gains"]) == len(plan.keep)
+    card = (out / "README.md").read_text("utf-8")
+    notes = [line.removeprefix("Note: ") for line in card.splitlines() if "Note: " in line]
+    assert notes[-len(record["warnings"]) + 1 :] == record["warnings"][1:]
+    assert "a constant (" in card and not any("--fold-gain" in note for note in notes)
     report = moeprune.verify(out, source=source, forward=True)
     assert report.ok, report.to_text()
     if how == "padded":
@@ -200,6 +204,9 @@ def test_same_bytes_and_a_preview(tiny: Tiny, tmp_path: Path) -> None:
     assert "2 experts run per token in place of 3" in card
     assert "by a constant (" in card and "trust_remote_code=True)" not in card
     assert "but for what experts' last linear maps are multiplied by" in card
+    # Once, and not as a note on the same again.
+    assert len(re.findall("a constant", card)) == 1 and "Note: " not in card
+    assert "measure what it costs" in card and "--fold-gain: " in record_of(outs[0])["warnings"][0]
 
 
 @pytest.fixture(scope="module")
