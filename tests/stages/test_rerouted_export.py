@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -385,6 +386,47 @@ class Odd(torch.nn.Module):
         weights, ids = torch.topk(logits.softmax(-1), k, dim=-1)
         parts = {"swapped": (logits, ids, weights), "two": (weights, ids), "logits": logits}
         return parts.get(self.form, (logits, weights, ids))
+
+
+@pytest.mark.parametrize(
+    ("family", "k2", "per_layer", "shown"),
+    [
+        ("qwen3_moe", 5, False, ["5"] * 3),
+        ("qwen3_moe", "E", True, None),
+        ("deepseek_v3", 4, False, ["4"] * 2),
+        ("olmoe", 5, False, ["5"] * 2),
+        ("olmoe", "E", False, ["all"] * 2),
+    ],
+)
+def test_a_printed_model_shows_k1_and_k2(
+    family: str, k2: int | str, per_layer: bool, shown: list[str] | None, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    source = tiny_checkpoint(family, tmp_path / "source")
+    plan = uneven_plan(source) if per_layer else None
+    out = moeprune.export(
+        source, output=tmp_path / "out", plan=plan, k1=2, k2=k2, per_layer=per_layer
+    )
+    if shown is None:  # E is all that a layer has
+        assert plan is not None
+        shown = [str(len(ids)) for ids in plan.keep]
+    model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    layers = [repr(layer) for layer in model.model.layers]  # like ones are printed once otherwise
+    assert re.findall(r"Router\(k1=2, k2=(\w+)\)", "".join(layers)) == shown
+    assert set(re.findall(r"k2=(\w+)", repr(model))) == set(shown)
+    if not per_layer:
+        assert "k1=" not in repr(AutoModelForCausalLM.from_pretrained(source))
+
+
+def test_what_a_router_says_of_itself_stays(tmp_path: Path) -> None:
+    class Linear(torch.nn.Linear):
+        pass
+
+    router = Linear(8, 12, bias=False)
+    router.__class__ = imported(tmp_path)._rerouted(Linear, "forward")
+    router.moeprune = {"k1": 2, "k2": 4}
+    assert repr(router) == "Linear(in_features=8, out_features=12, bias=False, k1=2, k2=4)"
 
 
 @pytest.mark.parametrize("form", ["swapped", "two", "logits", "its own k"])
