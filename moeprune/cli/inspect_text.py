@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from moeprune.cli.cost_text import cost_text, token_text
 from moeprune.cli.text import size, table
@@ -37,6 +37,8 @@ def inspect_text(model: Inspection) -> str:
         )
         slower = ", and no faster" if model.policy["k1"] < model.top_k else ""
         lines.append(f"  without them it routes as its source does{slower}")
+    if model.folded_gain:
+        lines.append(_folded(model.folded_gain))
     if model.num_groups > 1:
         lines.append(
             f"{model.num_groups} router groups of {model.num_experts // model.num_groups}, a token "
@@ -91,6 +93,16 @@ def inspect_text(model: Inspection) -> str:
         for choice in model.choices
     ]
     return "\n".join([*lines, table(rows)])
+
+
+def _folded(gain: Mapping[str, Any]) -> str:
+    """One line on a folded export."""
+    least, most = min(gain["gains"]), max(gain["gains"])
+    done = f"what experts give is multiplied by {least:.3f} to {most:.3f}, a constant a layer"
+    return (
+        f"exported with --k1 {gain['k1']} --k2 {gain['k2']} --fold-gain: config.json states k1, "
+        + ("no weight was changed" if least == most == 1.0 else done)
+    )
 
 
 def ranges(numbers: Sequence[int]) -> str:

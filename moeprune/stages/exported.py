@@ -119,6 +119,21 @@ def exported(out: Path) -> Exported:
     return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=names, gain=gain)
 
 
+def folded_into(folder: Path) -> FoldedGain | None:
+    """What stands for k₁ and k₂ in a folder that may be no export; None: nothing does.
+
+    Raises:
+        CheckpointError: its record is malformed.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    body = read_json(path, error=CheckpointError, what=wanted(SCHEMA))
+    ours = isinstance(body, dict) and body.get("schema") == SCHEMA
+    gain = body.get("folded_gain") if ours else None
+    return None if gain is None else FoldedGain.from_json(gain, path=path)
+
+
 def kept(plan: PrunePlan | None, layout: MoeLayout) -> tuple[tuple[int, ...], ...]:
     """(L,) the ids that stay; without a plan, all."""
     if plan is not None:

@@ -17,6 +17,7 @@ from moeprune.core.limits import limits
 from moeprune.core.names import names_shared
 from moeprune.errors import UsageError
 from moeprune.stages.costs import token_cost
+from moeprune.stages.exported import folded_into
 from moeprune.stages.identify import OpenModel, open_model
 from moeprune.stages.stored import not_runnable
 from moeprune.stages.streaming import outlined
@@ -56,6 +57,7 @@ class Inspection:
         num_experts: routed experts of every MoE layer.
         top_k: experts run per token.
         policy: k₁ and k₂ that an export runs by its own code, or None: those of its config.json.
+        folded_gain: what ``export --fold-gain`` wrote in place of k₁ and k₂, or None.
         gating: from router logits to scores; ``"unknown"`` where only the model's own code says it.
         num_groups: router groups, 1 = none.
         top_groups: groups a token may choose from.
@@ -90,6 +92,7 @@ class Inspection:
     num_experts: int
     top_k: int
     policy: Mapping[str, int] | None
+    folded_gain: Mapping[str, Any] | None
     gating: str
     num_groups: int
     top_groups: int
@@ -137,6 +140,7 @@ def inspect(model: str | Path, *, revision: str | None = None) -> Inspection:
 def _inspected(opened: OpenModel) -> Inspection:
     layout, facts, tensors = opened.layout, opened.facts, opened.index.tensors
     limit, policy = limits(facts), own_policy(opened.index.config)
+    gain = folded_into(opened.index.path)
     experts = {name: tensors[name] for name, at in layout.tensors.items() if at.role == "expert"}
     return Inspection(
         name=facts.name,
@@ -150,6 +154,7 @@ def _inspected(opened: OpenModel) -> Inspection:
         num_experts=facts.width,
         top_k=facts.top_k,
         policy=policy.to_json() if policy else None,
+        folded_gain=gain.to_json() if gain else None,
         gating=facts.gating,
         num_groups=facts.num_groups,
         top_groups=facts.top_groups,

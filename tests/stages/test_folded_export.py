@@ -23,7 +23,7 @@ from uneven import uneven_plan
 import moeprune
 from moeprune.cli.main import main
 from moeprune.core.gains import layer_gains
-from moeprune.errors import MismatchError
+from moeprune.errors import CheckpointError, MismatchError
 from moeprune.stages.eval_model import open_asked
 from moeprune.stages.eval_variants import Variant
 from moeprune.stages.identify import open_model
@@ -214,6 +214,51 @@ def folded(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     source = tiny("qwen3_moe")
     out = tmp_path_factory.mktemp("folded") / "out"
     return source, moeprune.export(source, output=out, k1=2, k2=5, fold_gain=made_up_stats(source))
+
+
+@pytest.mark.parametrize("k2", ["E", 5])
+def test_inspect_says_so(
+    k2: int | str, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """olmoe does not renormalise: with k2 = E no weight changes."""
+    source = tiny("olmoe")
+    out = moeprune.export(
+        source, output=tmp_path / "out", k1=2, k2=k2, fold_gain=made_up_stats(source)
+    )
+    assert moeprune.inspect(source).folded_gain is None
+    found, record = moeprune.inspect(out), record_of(out)["folded_gain"]
+    assert found.policy is None and found.top_k == 2
+    assert json.loads(json.dumps(found.to_json()))["folded_gain"] == record
+    gains = record["gains"]
+    assert main(["inspect", str(out)]) == 0 and main(["inspect", str(source)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "--fold-gain" in line]
+    asked = f"exported with --k1 2 --k2 {12 if k2 == 'E' else k2} --fold-gain: config.json states "
+    given = f"what experts give is multiplied by {min(gains):.3f} to {max(gains):.3f}"
+    done = "no weight was changed" if k2 == "E" else f"{given}, a constant a layer"
+    assert lines == [f"{asked}k1, {done}"]
+
+
+@pytest.mark.parametrize(
+    ("record", "match"),
+    [
+        ('{"schema": "moeprune.export/1", "folded_gain": {"k1": 2}}', "folded_gain is malformed"),
+        ('{"schema": "moeprune.export/1", "folded_gain": 3}', "folded_gain is malformed"),
+        ("{", "not one JSON object"),
+        ('{"schema": "other", "folded_gain": 3}', None),
+        ("[]", None),
+    ],
+)
+def test_inspect_of_a_damaged_record(
+    record: str, match: str | None, folded: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = shutil.copytree(folded[1], tmp_path / "out")
+    (out / "moeprune.json").write_text(record)
+    if match is None:  # it is nobody's business
+        assert moeprune.inspect(out).folded_gain is None
+        return
+    with pytest.raises(CheckpointError, match=match) as raised:
+        moeprune.inspect(out)
+    assert "\n" not in str(raised.value) and "moeprune.json" in str(raised.value)
 
 
 def spoil(out: Path, to: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
