@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,8 @@ _WANTED = (
 
 def read_results(path: Path) -> tuple[tuple[Path, Run], ...]:
     """The runs under a name, each with where it lies: one, or all of a folder, by name.
+
+    Numbers in names are ordered as numbers: ``k1-1_k2-2`` before ``k1-1_k2-16``.
 
     Raises:
         RunError: there is none, or a file is malformed.
@@ -40,7 +43,13 @@ def _readers(path: Path, depth: int) -> list[tuple[Path, ModuleType]]:
     if not depth or not path.is_dir():
         return []
     try:
-        inside = sorted(item for item in path.iterdir() if item.is_dir())
+        inside = sorted((item for item in path.iterdir() if item.is_dir()), key=_natural)
     except OSError as problem:
         raise RunError(f"{path} cannot be read: {problem.strerror or problem}.") from None
     return [found for item in inside for found in _readers(item, depth - 1)]
+
+
+def _natural(path: Path) -> tuple[list[str | float], str]:
+    """Text and numbers in turn; names that differ but in leading zeros, as text."""
+    parts = re.split(r"([0-9]+(?:\.[0-9]+)?)", path.name)
+    return [float(part) if at % 2 else part for at, part in enumerate(parts)], path.name

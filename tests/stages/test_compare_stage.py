@@ -48,6 +48,15 @@ def test_a_folder_of_runs_is_compared_with_the_model_as_it_is(runs: Path) -> Non
     assert (alone.base, lost(alone)) == ("mesa", {"reap": 2})
 
 
+def test_numbers_in_names_are_ordered_as_numbers(tmp_path: Path) -> None:
+    wanted = ["größe", "k1-1_k2-2", "k1-1_k2-2_gain-0.25", "k1-1_k2-2_gain-0.5", "k1-1_k2-16"]
+    wanted += ["k1-2_k2-2", "k1-010", "k1-10", "k1-10_k2-10", "扫描"]
+    for at in (3, 0, 7, 5, 1, 9, 4, 6, 2, 8):
+        saved(tmp_path / wanted[at], run(wanted[at], answers("arc", RIGHT), variant={"plan": {}}))
+    saved(tmp_path / "native", run("native", answers("arc", RIGHT)))
+    assert [one.name for one in moeprune.compare(tmp_path).variants] == wanted
+
+
 def test_runs_in_memory_and_names_of_their_own(runs: Path) -> None:
     base = Run.load(runs / "native")
     found = moeprune.compare(base, [Run.load(runs / "mesa"), f"pruned=half={runs}/reap"][:1])
