@@ -21,7 +21,7 @@ class TextFigures:
         ratio: over the native model's; None for itself.
         low: lower limit of its 95 % interval over windows; None where nothing is known of it.
         high: upper limit.
-        p: two-sided, of ``ratio`` = 1, over windows.
+        p: two-sided, of ``ratio`` = 1, over windows; None for native, and of a single window.
     """
 
     perplexity: float

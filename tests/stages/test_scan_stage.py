@@ -438,3 +438,15 @@ def test_from_the_command_line(
     assert body == json.loads((tmp_path / "b" / "scan.json").read_text("utf-8"))
     pairs = [(row["k1"], row["k2"]) for row in body["rows"]]
     assert pairs[1:9] == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 6), (1, 12), (1, 1), (1, 1)]
+
+
+def test_one_chunk_has_no_p(tiny: Any, tmp_path: Path) -> None:
+    path = str(rows(tmp_path / "t.jsonl", [{"text": letter * 30} for letter in "ab"]))
+    found = scan(tiny("qwen3_moe"), path, k1=1, k2=2, output=tmp_path / "s")
+    for row in found.to_json()["rows"]:
+        assert row["texts"][HELD_OUT]["p"] is None
+    lines = scan_text(found, None).splitlines()
+    (cells,) = (line.split() for line in lines if line.split()[:2] == ["1", "2"])
+    assert "-" in cells and "1.000" not in cells[3:]
+    variants = moeprune.compare(tmp_path / "s").to_json()["variants"]
+    assert all(one["perplexity"][HELD_OUT]["p"] is None for one in variants)

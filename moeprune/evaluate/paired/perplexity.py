@@ -32,7 +32,7 @@ class PairedPerplexity:
         variant: the same of the variant.
         difference: mean nll a token of the variant minus the baseline's, in nats; below 0 = better.
         interval: of ``difference``, over windows; None for a single window.
-        p: two-sided, of ``difference`` = 0, over windows; 1 for a single window.
+        p: two-sided, of ``difference`` = 0, over windows; None for a single window.
         better: windows in which the variant's nll is the lower one.
         worse: windows in which it is the higher one.
     """
@@ -43,7 +43,7 @@ class PairedPerplexity:
     variant: float
     difference: float
     interval: Interval | None
-    p: float
+    p: float | None
     better: int
     worse: int
 
@@ -91,7 +91,7 @@ def paired_perplexity(
     total, windows = float(counts_W.sum()), len(one_W)
     gap_W = other_W - one_W
     difference = math.fsum(gap_W) / total
-    interval, p = None, 1.0
+    interval, p = None, None
     if windows > 1:
         rest = math.sqrt(windows / (windows - 1) * math.fsum((gap_W - difference * counts_W) ** 2))
         error = rest / total

@@ -94,7 +94,7 @@ def test_pairing_sees_what_two_separate_means_cannot():
 
 def test_edges():
     single = paired_perplexity([100.0], [110.0], tokens_W=[50])
-    assert (single.interval, single.ratio_interval, single.p) == (None, None, 1)
+    assert (single.interval, single.ratio_interval, single.p) == (None, None, None)
     same = paired_perplexity([5.0, 7.0], [5.0, 7.0], tokens_W=[2, 3])
     assert (same.difference, same.p, same.better, same.worse) == (0, 1, 0, 0)
     shifted = paired_perplexity([5.0, 7.0], [6.0, 8.0], tokens_W=[2, 2])
