@@ -37,17 +37,29 @@ def scan_text(scan: Scan, output: Path | None, *, said: Collection[str] = ()) ->
         parts.append(table(list(_task(scan, task))))
     parts.append(_legend(scan))
     parts.append("\n".join(_wrapped(f"- {finding.text}") for finding in scan.findings))
-    guards = [guard for guard in scan.guards if guard["text"] not in said]
-    lines = [
-        f"{'not valid' if guard['level'] == 'stop' else 'warning'}: {guard['text']}"
-        for guard in guards
-    ]
-    parts += ["\n".join(map(_wrapped, dict.fromkeys(lines)))] if lines else []
+    lines = list(_warnings(scan, said))
+    parts += ["\n".join(map(_wrapped, lines))] if lines else []
     if output is not None:
         parts.append(f"written to {output}: scan.json, and a run folder a row")
     if scan.commands:
         parts.append("next:\n" + "\n".join(f"  {line}" for line in scan.commands))
     return "\n\n".join(parts)
+
+
+def _warnings(scan: Scan, said: Collection[str]) -> Iterator[str]:
+    """What guards found, once each: what is said of several rows, by the first of them."""
+    names = [f" {row.point.name} " for row in scan.rows]
+    found: dict[tuple[str, ...], list[str]] = {}
+    for guard in scan.guards:
+        level, text = guard["level"], guard["text"]
+        of_a_row = any(name in f" {text} " for name in names)
+        key = (level, guard["name"], guard["task"]) if of_a_row else (level, text)
+        found.setdefault(key, []).append(text)
+    for (level, *_), texts in found.items():
+        if texts[0] not in said:
+            rows = len(dict.fromkeys(texts))
+            more = f" (True of {rows} of {len(names)} rows; scan.json has each.)" * (rows > 1)
+            yield f"{'not valid' if level == 'stop' else 'warning'}: {texts[0]}{more}"
 
 
 def _title(scan: Scan) -> str:

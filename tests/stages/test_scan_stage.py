@@ -7,6 +7,7 @@ import math
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -450,3 +451,27 @@ def test_one_chunk_has_no_p(tiny: Any, tmp_path: Path) -> None:
     assert "-" in cells and "1.000" not in cells[3:]
     variants = moeprune.compare(tmp_path / "s").to_json()["variants"]
     assert all(one["perplexity"][HELD_OUT]["p"] is None for one in variants)
+
+
+def test_a_warning_of_several_rows_is_said_once(tiny: Any, texts: str) -> None:
+    found = scan(tiny("qwen3_moe"), texts, k1=1)
+    names = [row.point.name for row in found.rows]
+
+    def guard(name: str, task: str, text: str) -> dict[str, str]:
+        return {"name": name, "level": "warn", "task": task, "text": text}
+
+    guards = [
+        *(
+            guard("budget", "t", f"task 't': {n} of 9 answers of {one} (x)")
+            for n, one in enumerate(names[1:4])
+        ),
+        guard("budget", "u", f"task 'u': 3 of 9 answers of {names[2]} (x)"),
+        guard("resolution", "", "tasks 'a' and 'b': 9 questions"),
+        guard("resolution", "", "tasks 'c' and 'native': 8 questions"),
+    ]
+    text = scan_text(replace(found, guards=tuple(guards)), None)
+    said = " ".join(text.split())
+    assert f"answers of {names[1]} (x) (True of 3 of {len(names)} rows; scan.json has" in said
+    assert said.count("task 't'") == said.count("task 'u'") == 1
+    assert "tasks 'a' and 'b'" in said and "tasks 'c' and 'native'" in said
+    assert said.count("True of") == 1
