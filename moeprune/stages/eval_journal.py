@@ -8,9 +8,9 @@ asked again: whole batches, so that answers do not depend on where a run was sto
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,10 @@ from moeprune.artefact import (
 from moeprune.core.sample import Key, Sample
 from moeprune.errors import MismatchError, MoePruneError, OutputError, RunError
 from moeprune.stages.claim import progress_file
+from moeprune.stages.eval_progress import ANSWERS, REQUEST, check_progress, remove_empty
 from moeprune.stages.together import Work
 
 SCHEMA = "moeprune.asked/1"
-RESULT, REPLACED = "result", "replaced"
-_REQUEST = "request.json"
-_ANSWERS = re.compile(r"([0-9]+)-[0-9]+-of-[0-9]+\.jsonl")
 _NO_RESUME = "give --no-resume to begin anew"
 
 
@@ -147,6 +145,20 @@ class Answers:
         if self.folder is not None and self._work.crew.launch.local_rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """A block before the first question: where it fails, a folder without an answer goes.
+
+        Other processes of a launch are not waited for: this one may be the only one that fails.
+        """
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if not done and self.folder is not None and self._work.crew.launch.local_rank == 0:
+                remove_empty(self.folder)
+
     def _take(self, variant: int, samples: Sequence[Sample], part: str | None) -> None:
         if part is not None:
             self._parts.setdefault(variant, {})[part] = tuple(samples)
@@ -157,15 +169,15 @@ class Answers:
         if self.folder is None or self._work.crew.launch.local_rank != 0:
             return
         body = {"schema": SCHEMA, "request": self._request, "settled": self._settled}
-        write_bytes(self.folder / _REQUEST, readable_json(body).encode())
+        write_bytes(self.folder / REQUEST, readable_json(body).encode())
 
     def _load(self, folder: Path) -> None:
-        if not (folder / _REQUEST).is_file():
+        if not (folder / REQUEST).is_file():
             return
         way_out = f"Move it away, or {_NO_RESUME}."
         try:
-            body = read_json(folder / _REQUEST, error=RunError, what="what was asked for")
-            check_schema(body, schema=SCHEMA, path=folder / _REQUEST, error=RunError)
+            body = read_json(folder / REQUEST, error=RunError, what="what was asked for")
+            check_schema(body, schema=SCHEMA, path=folder / REQUEST, error=RunError)
             begun, self._settled = dict(body["request"]), dict(body["settled"])
         except (MoePruneError, KeyError, TypeError, ValueError) as problem:
             raise RunError(f"{folder} cannot be gone on with: {problem} {way_out}") from problem
@@ -182,7 +194,7 @@ class Answers:
                     f"on with the same, or {_NO_RESUME}."
                 )
         for path in sorted(folder.iterdir()):
-            named = _ANSWERS.fullmatch(path.name)
+            named = ANSWERS.fullmatch(path.name)
             if named is not None:
                 self._read(path, int(named[1]), way_out)
 
@@ -202,36 +214,6 @@ class Answers:
                 raise RunError(f"{where} cannot be read: {problem!r}. {way_out}") from problem
             except RunError as problem:
                 raise RunError(f"{problem} {way_out}") from problem
-
-
-def check_progress(folder: Path) -> None:
-    """Check that what lies where progress is kept was left by an evaluation.
-
-    Raises:
-        OutputError: it was not.
-    """
-    if not os.path.lexists(folder):
-        return
-    if not folder.is_dir() or any(not _ours(name) for name in _names(folder)):
-        raise OutputError(
-            f"{folder} exists and is not what an interrupted evaluation leaves. Move it away, or "
-            "name another output."
-        )
-
-
-def _names(folder: Path) -> Iterator[str]:
-    try:
-        yield from (path.name for path in folder.iterdir())
-    except OSError as problem:
-        raise OutputError(f"cannot read {folder}: {problem.strerror}.") from problem
-
-
-def _ours(name: str) -> bool:
-    return (
-        name in (_REQUEST, RESULT, REPLACED)
-        or name.startswith(".moeprune-")
-        or _ANSWERS.fullmatch(name) is not None
-    )
 
 
 def _as_read(value: Any) -> Any:

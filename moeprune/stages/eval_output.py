@@ -17,7 +17,7 @@ from moeprune.errors import OutputError
 from moeprune.kinds import kind_of
 from moeprune.observe.processes import Processes
 from moeprune.stages.claim import claimed, progress_file
-from moeprune.stages.eval_journal import REPLACED, RESULT, check_progress
+from moeprune.stages.eval_progress import REPLACED, RESULT, check_progress
 from moeprune.stages.writable import check_name, check_room
 
 _FILES = {RUN_FILE, SAMPLES_FILE}

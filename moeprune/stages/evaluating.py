@@ -124,12 +124,13 @@ def evaluate(
     }
     work.check_same(request=request)
     answers = Answers.open(out, request, work=work, resume=how.resume)
-    live = asked.load(dtype=how.dtype, device=place, trust_remote_code=trust)
-    if first is None:
-        looked = None
-        check_variants(live, asked, chosen, tokenizer)
-    else:
-        looked = first(live, asked, exam, chosen)
+    with answers.beginning():
+        live = asked.load(dtype=how.dtype, device=place, trust_remote_code=trust)
+        if first is None:
+            looked = None
+            check_variants(live, asked, chosen, tokenizer)
+        else:
+            looked = first(live, asked, exam, chosen)
     asking = Asking(
         live=live,
         asked=asked,

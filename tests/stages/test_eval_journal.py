@@ -8,6 +8,7 @@ import pytest
 
 from moeprune.core.sample import Sample
 from moeprune.errors import MismatchError, OutputError, RunError
+from moeprune.observe.launch import Launch
 from moeprune.observe.processes import Processes
 from moeprune.stages.eval_journal import Answers
 from moeprune.stages.together import Work
@@ -127,3 +128,40 @@ def test_without_an_output_nothing_is_written(
     answers.remove()
     assert len(answers.of(0)) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_before_its_first_answer_leaves_nothing(tmp_path: Path) -> None:
+    for failure in (RunError("no"), KeyboardInterrupt(), RuntimeError("out of memory")):
+        with pytest.raises(type(failure)), opened(tmp_path / "run").beginning():
+            raise failure
+        assert not list(tmp_path.iterdir())
+    opened(tmp_path / "run", {**REQUEST, "--limit": 4})  # the same name serves another request
+    with opened(tmp_path / "begun").beginning():
+        pass
+    assert (tmp_path / "begun.progress").is_dir()
+
+
+def test_what_holds_an_answer_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "run.progress"
+    first = opened(tmp_path / "run")
+    with pytest.raises(RunError), first.beginning():
+        first.add(0, [sample(1)])
+        raise RunError("no")
+    with pytest.raises(RunError), opened(tmp_path / "run").beginning():
+        raise RunError("no")
+    assert [key[1] for key in opened(tmp_path / "run").of(0)] == ["问-1"]
+    (folder / "0-0-of-1.jsonl").unlink()
+    (folder / "replaced").mkdir()  # an older result, on its way out
+    with pytest.raises(RunError), opened(tmp_path / "run").beginning():
+        raise RunError("no")
+    assert {path.name for path in folder.iterdir()} == {"request.json", "replaced"}
+
+
+@pytest.mark.parametrize(("rank", "stays"), [(0, False), (1, True)])
+def test_one_process_that_fails_waits_for_no_other(rank: int, stays: bool, tmp_path: Path) -> None:
+    answers = opened(tmp_path / "run")
+    crew = Processes(Launch(rank=rank, world=2, local_rank=rank, local_world=2))
+    answers._work = Work(crew, expert_parallel=1)
+    with pytest.raises(RunError), answers.beginning():
+        raise RunError("no")
+    assert (tmp_path / "run.progress").exists() is stays
