@@ -211,11 +211,7 @@ def _texts(
     corpus: Mapping[str, str] | Sequence[str] | None,
     held_out: Mapping[str, str] | Sequence[str] | None,
 ) -> dict[str, Sources]:
-    """Which texts are for what: two splits, or one text for both.
-
-    Raises:
-        UsageError: what is held out is all there is to choose by.
-    """
+    """Which texts are for what: two splits, or one text for both."""
     if held_out and not corpus:
         raise UsageError(
             "--held-out alone leaves no text to choose k2 by. Give --corpus too, or --corpus "
