@@ -68,17 +68,17 @@ def stated_experts(config: Config) -> StatedExperts | None:
         UnsupportedModelError: the count differs from layer to layer.
     """
     for path in LEVELS:
-        level = _descend(config, path)
+        level = descend(config, path)
         if level is None:
             continue
         keys = tuple(key for key in COUNT_KEYS if level.get(key) is not None)
         if not keys:
             continue
-        count = _agreed(level, keys, path)
+        count = agreed(level, keys, path)
         assert count is not None
         elsewhere = _stated_elsewhere(config, path, count)
         _refuse_per_layer(level, path)
-        outer = _descend(config, path[:-1]) or {}
+        outer = descend(config, path[:-1]) or {}
         num_layers = next(
             (place[key] for place in (level, outer) for key in LAYER_KEYS if _is_count(place, key)),
             None,
@@ -101,57 +101,13 @@ def _stated_elsewhere(
 
     Another number at another level is another model's, or a default nobody reads; it stays.
     """
-    levels = ((path, _descend(config, path)) for path in LEVELS if path != own)
+    levels = ((path, descend(config, path)) for path in LEVELS if path != own)
     return tuple(
         (*path, key)
         for path, level in levels
         for key in COUNT_KEYS
         if level is not None and type(level.get(key)) is int and level[key] == count
     )
-
-
-def top_k_of(stated: StatedExperts, family: Family) -> int:
-    """Experts run per token.
-
-    Raises:
-        CheckpointError: not stated and no default, stated twice, or not within 1..E.
-    """
-    top_k = _agreed(stated.level, TOP_K_KEYS, stated.path)
-    if top_k is None:
-        top_k = _agreed(family.defaults, TOP_K_KEYS, ())
-    if top_k is None:
-        raise CheckpointError(
-            "config.json does not say how many experts run per token "
-            f"(model_type {family.model_type}): add num_experts_per_tok."
-        )
-    if not 1 <= top_k <= stated.count:
-        raise CheckpointError(
-            f"config.json runs {top_k} experts per token, but states {stated.count} experts "
-            f"({stated.keys[0]}). Correct one of them."
-        )
-    return top_k
-
-
-def top_k_keys_of(
-    config: Config, stated: StatedExperts, family: Family
-) -> tuple[tuple[str, ...], ...]:
-    """Path of every key that states how many experts run per token.
-
-    Of several levels that state the same number, which one is read is up to the loader. Where none
-    states it, the key that the family's default has.
-    """
-    top_k = top_k_of(stated, family)
-    found = tuple(
-        (*path, key)
-        for path in LEVELS
-        if (level := _descend(config, path)) is not None
-        for key in TOP_K_KEYS
-        if type(level.get(key)) is int and level[key] == top_k
-    )
-    if any(path[:-1] == stated.path for path in found):
-        return found
-    key = next((key for key in TOP_K_KEYS if key in family.defaults), TOP_K_KEYS[0])
-    return (*found, (*stated.path, key))
 
 
 def groups_of(stated: StatedExperts, family: Family) -> tuple[int, int]:
@@ -183,7 +139,7 @@ def extra_rows_of(stated: StatedExperts, family: Family) -> int:
     if isinstance(family.extra_rows, int):
         return family.extra_rows
     level = {**family.defaults, **stated.level}
-    return _agreed(level, (family.extra_rows,), stated.path) or 0
+    return agreed(level, (family.extra_rows,), stated.path) or 0
 
 
 def passes_of(stated: StatedExperts, family: Family, layers: Iterable[int]) -> tuple[int, ...]:
@@ -195,7 +151,7 @@ def passes_of(stated: StatedExperts, family: Family, layers: Iterable[int]) -> t
     if not family.loop:
         return ()
     level = {**family.defaults, **stated.level}
-    start, end, passes = (_agreed(level, (key,), stated.path) or 0 for key in family.loop)
+    start, end, passes = (agreed(level, (key,), stated.path) or 0 for key in family.loop)
     found = tuple(max(1, passes) if start <= layer < end else 1 for layer in layers)
     return found if max(found) > 1 else ()
 
@@ -210,7 +166,8 @@ def quant_method_of(config: Config, stated: StatedExperts) -> str | None:
     return None
 
 
-def _descend(config: Config, path: Sequence[str]) -> Config | None:
+def descend(config: Config, path: Sequence[str]) -> Config | None:
+    """The level of config.json that ``path`` leads to; None where there is none."""
     level: Any = config
     for key in path:
         level = level.get(key)
@@ -224,7 +181,7 @@ def _is_count(level: Config, key: str) -> bool:
     return type(level.get(key)) is int
 
 
-def _agreed(level: Config, keys: Sequence[str], path: Sequence[str]) -> int | None:
+def agreed(level: Config, keys: Sequence[str], path: Sequence[str]) -> int | None:
     """The one number that the present ones of ``keys`` state; None where none is present."""
     found: dict[str, int] = {}
     for key in keys:
@@ -251,7 +208,7 @@ def _agreed(level: Config, keys: Sequence[str], path: Sequence[str]) -> int | No
 def _stated_or_default(stated: StatedExperts, family: Family, keys: Sequence[str]) -> int:
     # A null is a statement (no groups); only an absent key falls back to the family's default.
     place = stated.level if any(key in stated.level for key in keys) else family.defaults
-    value = _agreed(place, keys, stated.path)
+    value = agreed(place, keys, stated.path)
     return 1 if value is None else value
 
 

@@ -18,8 +18,6 @@ from moeprune.architectures._config import (
     passes_of,
     quant_method_of,
     stated_experts,
-    top_k_keys_of,
-    top_k_of,
 )
 from moeprune.architectures._experts import ExpertSet, expert_sets, share
 from moeprune.architectures._families import Family, load_family
@@ -27,6 +25,7 @@ from moeprune.architectures._gating import gate_scale_of, gating_of, renormalise
 from moeprune.architectures._leftover import refuse_leftovers
 from moeprune.architectures._match import ExpertMatch, LayerPath, is_routed, layer_path
 from moeprune.architectures._router import router_tensors
+from moeprune.architectures._top_k import top_k_keys_of, top_k_of
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.errors import UnsupportedModelError
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError, UsageError
 from moeprune.observe.built import on_meta
+from moeprune.observe.gating import gating_of
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.observers.function import check_readable
-from moeprune.observe.probe import gating_of, listen
+from moeprune.observe.probe import listen
 from moeprune.observe.quiet import foreign_errors, quiet
 
 

@@ -25,7 +25,8 @@ from moeprune.observe.built import (
     find_block,
     with_values,
 )
-from moeprune.observe.probe import Heard, gating_of, keeps_to_groups, listen, renormalises
+from moeprune.observe.gating import gating_of, keeps_to_groups, renormalises
+from moeprune.observe.probe import Heard, listen
 from moeprune.observe.quiet import foreign_errors
 
 

@@ -6,7 +6,7 @@ A variant is entered as one context: inside the block the one loaded model compu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from moeprune.core.policy_checks import check_policy
 from moeprune.core.policy_words import PolicyWords
 from moeprune.errors import MismatchError, UsageError
 from moeprune.stages.eval_model import AskedModel
+from moeprune.stages.policies import changed
 from moeprune.stages.variant_files import check_names, checked, variant_tables
 
 Plan = str | Path | PrunePlan
@@ -123,14 +124,10 @@ def applied(variant: Variant, live: Any, asked: AskedModel) -> Iterator[None]:
     Raises:
         VerificationError: at the end of the block, if a router ran and was not masked.
     """
-    with ExitStack() as entered:
-        if variant.plan is not None:
-            entered.enter_context(_masked(variant.plan, live, asked))
-        if variant.policy is not None:  # around the mask: what it reroutes is the masked router
-            from moeprune.stages.policies import policy_applied
-
-            keep = None if variant.plan is None else variant.plan.keep
-            entered.enter_context(policy_applied(live, asked.routed, variant.policy, keep))
+    if variant.plan is None and variant.policy is None:  # of any model, one without experts too
+        yield
+        return
+    with changed(live, asked.routed, variant.plan, variant.policy):
         yield
 
 
@@ -209,23 +206,6 @@ def _stated(name: str, what: What) -> Stated:
         said = checked(dict(what), where=f"variant {name!r}")
     said.pop("name", None)
     return Stated(name=name, plan=_plan(said.pop("plan", None)), words=PolicyWords(**said))
-
-
-@contextmanager
-def _masked(plan: PrunePlan, live: Any, asked: AskedModel) -> Iterator[None]:
-    from moeprune.observe.layers import moe_layers
-    from moeprune.routing.mask import masked_experts
-
-    layout = asked.routed
-    layers = moe_layers(live, layout)
-    with masked_experts(
-        live,
-        routers=[layer.router for layer in layers],
-        num_experts=[layer.num_experts for layer in layers],
-        removed=[plan.removed[layer.row] for layer in layers],
-        extra=layout.extra_rows,
-    ):
-        yield
 
 
 def _plan(plan: Plan | None) -> PrunePlan | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.stages.numbers import check_numbers
+from moeprune.stages.policies import changed
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
@@ -60,7 +60,6 @@ def compare_forward(
     from moeprune.evaluate.rounding import rounding_noise
     from moeprune.observe.layers import moe_layers
     from moeprune.observe.load import load_causal_lm, load_tokenizer
-    from moeprune.routing.mask import masked_experts
 
     def loaded(path: Path, *, trust: bool) -> Any:
         return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust)
@@ -76,21 +75,7 @@ def compare_forward(
     else:
         prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)
     layers = moe_layers(full, layout)
-    with ExitStack() as changed:
-        if plan is not None:
-            masked = masked_experts(
-                full,
-                routers=[layer.router for layer in layers],
-                num_experts=[layer.num_experts for layer in layers],
-                removed=[plan.removed[layer.row] for layer in layers],
-                extra=layout.extra_rows,
-            )
-            changed.enter_context(masked)
-        if policy is not None:  # around the mask: what it reroutes is the masked router
-            from moeprune.stages.policies import policy_applied
-
-            keep = None if plan is None else plan.keep
-            changed.enter_context(policy_applied(full, layout, policy, keep))
+    with changed(full, layout, plan, policy):
         reference = prompt_logits(full, prompts)
         experts = [layer.experts for layer in layers]
         noise = rounding_noise(full, prompts, reference, experts=experts) if rounding else 0.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from moeprune.core.layout import MoeLayout
+from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.policy_checks import check_policy
 
@@ -55,6 +56,43 @@ def policy_applied(
         num_idle=layout.idle_experts,
     ) as hits:
         yield hits
+
+
+@contextmanager
+def changed(
+    live: Any, layout: MoeLayout, plan: PrunePlan | None, policy: RoutingPolicy | None
+) -> Iterator[None]:
+    """Within the block, a live model is what ``plan`` leaves of it, and follows ``policy``.
+
+    Args:
+        live: the loaded model.
+        layout: of it.
+        plan: its removed experts are masked; None: all stay.
+        policy: what its routers are to do; None: their own.
+
+    Raises:
+        UsageError: the policy does not fit the model.
+        UnsupportedModelError: no policy fits this family.
+        VerificationError: a router ran that was not masked, or does not do what it is asked for.
+    """
+    with ExitStack() as stack:
+        if plan is not None:
+            from moeprune.observe.layers import moe_layers
+            from moeprune.routing.mask import masked_experts
+
+            layers = moe_layers(live, layout)
+            masked = masked_experts(
+                live,
+                routers=[layer.router for layer in layers],
+                num_experts=[layer.num_experts for layer in layers],
+                removed=[plan.removed[layer.row] for layer in layers],
+                extra=layout.extra_rows,
+            )
+            stack.enter_context(masked)
+        if policy is not None:  # around the mask: what it reroutes is the masked router
+            keep = None if plan is None else plan.keep
+            stack.enter_context(policy_applied(live, layout, policy, keep))
+        yield
 
 
 def self_check(
