@@ -19,6 +19,7 @@ LAYER = {
             "allocators",
             "analysis",
             "quant",
+            "loading",
             "checkpoint",
             "observe",
             "routing",
@@ -34,9 +35,11 @@ LAYER = {
 # library -> folders that may import it
 ONLY_IN = {
     "click": {"cli"},
-    "transformers": {"observe", "routing", "evaluate"},
+    "transformers": {"observe", "routing", "evaluate", "loading"},
     "accelerate": {"observe", "routing", "evaluate"},
-    "torch": {"observe", "routing", "evaluate"},
+    "torch": {"observe", "routing", "evaluate", "loading", "quant"},
+    "bitsandbytes": {"loading"},
+    "compressed_tensors": {"loading"},
     "huggingface_hub": {"hub"},
     "lm_eval": {"evaluate"},
     "tokenizers": {"observe", "evaluate"},

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from moeprune.checkpoint.header import DTYPE_BITS
+from moeprune.checkpoint.making import Making
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.errors import CheckpointError, PlanError, UnsupportedModelError
 
@@ -34,6 +35,9 @@ class TensorEdit:
         table: the kept experts of a table whose values are ids of experts, or None.
         factor: what every value that stays is multiplied by, see
             :mod:`moeprune.checkpoint.scaling`.
+        making: what computes it, or None: its bytes are the source's. The edits of one making
+            follow one another in the order of what it gives; ``part`` 0 is the first.
+        part: which of the making's tensors it is.
     """
 
     source: str
@@ -47,11 +51,14 @@ class TensorEdit:
     fill: float = 0.0
     table: tuple[int, ...] | None = None
     factor: float = 1.0
+    making: Making | None = None
+    part: int = 0
 
     @property
     def whole(self) -> bool:
         """Whether the tensor's bytes are copied as they are."""
-        return self.ids is None and self.table is None and self.factor == 1.0
+        changed = self.ids is not None or self.table is not None or self.making is not None
+        return not changed and self.factor == 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,16 @@ def _filled(edits: Sequence[TensorEdit], shard_bytes: int) -> Iterator[list[Tens
     group: list[TensorEdit] = []
     size = 0
     for edit in edits:
-        if group and size + edit.info.nbytes > shard_bytes:
+        # What is made together is written together.
+        if edit.making is None:
+            more = edit.info.nbytes
+        else:
+            more = sum(edit.making.sizes) if edit.part == 0 else 0
+        if group and more and size + more > shard_bytes:
             yield group
             group, size = [], 0
         group.append(edit)
-        size += edit.info.nbytes
+        size += more
     yield group
 
 

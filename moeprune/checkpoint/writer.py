@@ -12,6 +12,7 @@ from moeprune.checkpoint.copying import Copier, OnBytes
 from moeprune.checkpoint.edits import TensorEdit, row_runs
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.jobs import Tally, run, run_in_turn
+from moeprune.checkpoint.made import write_made
 from moeprune.checkpoint.padding import write_padded
 from moeprune.checkpoint.readahead import ReadAhead
 from moeprune.checkpoint.scaling import write_scaled
@@ -32,11 +33,14 @@ class Contents:
         shards: the weight files.
         texts: name -> bytes of the files written anew, the index among them.
         copied: name -> size of the source's other files that go along.
+        late: gives the texts that tell what came of the weights, name -> text, once all of them
+            are written; they replace those of ``texts``. None: there are none.
     """
 
     shards: tuple[Shard, ...]
     texts: Mapping[str, bytes]
     copied: Mapping[str, int]
+    late: Callable[[], Mapping[str, str]] | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -56,6 +60,7 @@ def contents_of(
     *,
     texts: Mapping[str, str],
     shard_bytes: int | None = None,
+    late: Callable[[], Mapping[str, str]] | None = None,
 ) -> Contents:
     """What :func:`write_checkpoint` would write.
 
@@ -65,6 +70,8 @@ def contents_of(
         texts: files written anew (config.json, the model card ...): name -> text; they replace
             the source's.
         shard_bytes: see :func:`moeprune.checkpoint.shards.shards_for`.
+        late: gives texts that are known when the weights are written; each of them replaces one of
+            ``texts``.
 
     Raises:
         CheckpointError: the source's folder cannot be read, or no tensor stays.
@@ -78,7 +85,7 @@ def contents_of(
     for name in sidecars_of(index, replaced=written).copied:
         with _opened(index.path / name) as file:
             copied[name] = os.fstat(file.fileno()).st_size
-    return Contents(shards=shards, texts=written, copied=copied)
+    return Contents(shards=shards, texts=written, copied=copied, late=late)
 
 
 def write_checkpoint(
@@ -133,6 +140,9 @@ def write_checkpoint(
             run(jobs, tally)
         else:
             run_in_turn(jobs, tally)
+        for name, text in (contents.late() if contents.late else {}).items():
+            (folder / name).unlink()
+            _write_text(text.encode("utf-8"), folder / name, tally.add)
     return output
 
 
@@ -168,7 +178,10 @@ def _copy_tensors(
             continue
         copier.copy(source, start, end)
         start = end = entry.start
-        if edit.table is not None:
+        if edit.making is not None:
+            if edit.part == 0:
+                write_made(copier, index, source, edit)
+        elif edit.table is not None:
             write_table(copier, source, entry, edit.table)
         elif edit.factor != 1.0:
             write_scaled(copier, source, entry, edit)
@@ -185,6 +198,11 @@ def _ranges(index: CheckpointIndex, edits: Sequence[TensorEdit]) -> Iterator[tup
     """What is read of a source file, in order."""
     for edit in edits:
         entry = index.entries[edit.source]
+        if edit.making is not None:
+            if edit.part == 0:
+                piece = edit.making.pieces[0]
+                yield entry.start + piece.start, entry.start + piece.end
+            continue
         rows = row_runs(edit, entry.info)
         if rows.rows == 1:
             yield from ((entry.start + start, entry.start + end) for start, end in rows)
