@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from moeprune.checkpoint.config import edit_json_text
 from moeprune.checkpoint.edits import edits_for
-from moeprune.checkpoint.index import CONFIG_FILE
-from moeprune.checkpoint.sidecars import sidecars_of
 from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import contents_of
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import EDITED
-from moeprune.core.policy import RoutingPolicy
 from moeprune.core.policy_words import PolicyWords, Rank
 from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import UsageError
-from moeprune.hub.card import model_card, read_readme
 from moeprune.stages.costs import token_cost
-from moeprune.stages.export_record import record_text, size_of
-from moeprune.stages.exported import RECORD, kept
+from moeprune.stages.export_record import size_of
+from moeprune.stages.export_texts import Telling
+from moeprune.stages.exported import kept
 from moeprune.stages.folded import folded, needs_both
-from moeprune.stages.folding import folded_gain, folding_warnings
 from moeprune.stages.forms import (
     check_form,
     form_config,
@@ -35,11 +30,9 @@ from moeprune.stages.forms import (
 from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
-from moeprune.stages.rerouting import policy_of
+from moeprune.stages.routed import Routed
 from moeprune.stages.stored import settings_texts
 from moeprune.stages.streaming import StreamedModel
-
-CARD_FILE = "README.md"
 
 
 def prepare(
@@ -79,12 +72,7 @@ def prepare(
         plan.check_against(opened.facts)
     keep = kept(plan, opened.layout)
     check_form(form, index, opened.layout)
-    policy, gain = None, None
-    if fold_gain is None:
-        policy = policy_of(words, form, index, opened.layout, keep)
-    else:
-        gain = folded_gain(fold_gain, words, layout=opened.layout, facts=opened.facts, keep=keep)
-    runs = policy if gain is None else RoutingPolicy(k1=gain.k1, k2=gain.k2)
+    routed = Routed.of(words, fold_gain=fold_gain, form=form, opened=opened, keep=keep)
     count = max(map(len, keep))
     check_output(output, source=None if source else index.path)
     next_token = NextToken.of(index, opened.layout, mode=mtp)
@@ -92,47 +80,34 @@ def prepare(
     staying = next_token.staying(index.tensors)
     plain = edits_for(staying, layout, dict(enumerate(keep)))
     edits = form_edits(form, plain, index, layout, keep)
-    if gain is not None:
-        edits = folded(edits, gain.factors(index, opened.layout, staying))
+    if routed.gain is not None:
+        edits = folded(edits, routed.gain.factors(index, opened.layout, staying))
     changes = {
         **(dict.fromkeys(layout.count_keys, count) if plan is not None else {}),
         **next_token.config_changes,
-        **(gain.config_changes(layout) if gain is not None else {}),
-        **form_config(form, index, layout, keep, policy),
+        **routed.config_changes(layout),
+        **form_config(form, index, layout, keep, routed.policy),
     }
     config_text = edit_json_text(index.config_text, changes)
-    texts = settings_texts(index, layout, keep, config_text=config_text)
     notes = tuple(filter(None, [next_token.warning(count=count)]))
-    inexact = () if gain is None else folding_warnings(gain, opened.layout, keep)
-    warnings = ((EDITED,) if plan and plan.edited else ()) + notes + inexact
+    inexact = routed.warnings(opened.layout, keep)
     current = plan.without_stale() if plan else None
-    size = size_of(opened, current, edits) | padding_size(plain, edits)
-    token = token_cost(opened, policy=runs, keep=keep)
-    texts |= form_texts(form, policy) | {
-        RECORD: record_text(
-            opened=opened,
-            plan=plan,
-            form=form,
-            policy=policy,
-            gain=gain,
-            changes=changes,
-            next_token=next_token,
-            size=size,
-            warnings=warnings,
-            left_out=sidecars_of(index, replaced=(CONFIG_FILE, RECORD, CARD_FILE)).left,
-        ),
-        CARD_FILE: model_card(
-            current and replace(current, size=size),
-            form=form,
-            policy=runs,
-            gains=None if gain is None else gain.gains,
-            facts=opened.facts,
-            native=opened.layout.native_policy,
-            token=token,
-            notes=notes + inexact[1:],  # of the first it has a paragraph
-            source=opened.facts.name,
-            source_readme=read_readme(index.path),
-        ),
+    telling = Telling(
+        opened=opened,
+        plan=plan,
+        form=form,
+        routed=routed,
+        changes=changes,
+        next_token=next_token,
+        size=size_of(opened, current, edits) | padding_size(plain, edits),
+        token=token_cost(opened, policy=routed.runs, keep=keep),
+        warnings=((EDITED,) if plan and plan.edited else ()) + notes + inexact,
+        notes=notes + inexact[1:],  # of the first the card has a paragraph
+    )
+    texts = {
+        **settings_texts(index, layout, keep, config_text=config_text),
+        **form_texts(form, routed.policy),
+        **telling.texts(),
     }
     return PreparedExport(
         index=index,
@@ -141,12 +116,12 @@ def prepare(
         contents=contents_of(index, edits, texts=texts, shard_bytes=shard_bytes),
         output=output,
         next_token=next_token.record(),
-        size=size,
+        size=telling.size,
         kept=tuple(map(len, keep)),
-        policy=policy,
-        token=token,
-        gain=gain,
-        warnings=warnings,
+        policy=routed.policy,
+        token=telling.token,
+        gain=routed.gain,
+        warnings=tuple(telling.warnings),
         source=source,
     )
 
