@@ -7,17 +7,27 @@ folder carries one file, which transformers runs with ``trust_remote_code=True``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
+from moeprune.checkpoint.composing import MODELING_FILE, PARTS, is_modeling_text, modeling_text
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import MoeLayout
 from moeprune.core.policy import RoutingPolicy
 from moeprune.errors import CheckpointError, UnsupportedModelError
 
+__all__ = [
+    "MODELING_FILE",
+    "PARTS",
+    "check_plain_code",
+    "has_own_counts",
+    "is_own_code",
+    "modeling_text",
+    "own_code_changes",
+    "own_policy",
+]
+
 BLOCK = "moeprune"
 FORMAT = 1
-MODELING_FILE = "modeling_moeprune.py"
 _AUTO_MAP = "auto_map"
 _CLASSES = {
     "AutoModel": "MoePruneModel",
@@ -27,17 +37,6 @@ _WRAPPER_CLASSES = {
     "AutoModelForImageTextToText": "MoePruneForConditionalGeneration",
     "AutoModelForMultimodalLM": "MoePruneForConditionalGeneration",
 }
-_RULE = "# The text of moeprune/routing/rule.py follows here.\n"
-
-
-def modeling_text() -> str:
-    """The file that goes into the folder: the template, with the one rule of rerouting in it."""
-    package = resources.files("moeprune")
-    text = _text(package / "checkpoint" / f"{MODELING_FILE}.txt")
-    rule = _text(package / "routing" / "rule.py")
-    before, _, after = text.partition(_RULE)
-    # The template imports what the rule needs.
-    return before + rule[rule.index("\ndef ") + 1 :] + after
 
 
 def check_plain_code(config: Mapping[str, Any], *, option: str) -> None:
@@ -74,6 +73,8 @@ def own_code_changes(
         keep: L sequences of the ids that stay.
         counts: whether each layer states its own number of experts.
         policy: k₁ and k₂; None: the model's own.
+
+    The block is left out where neither is: the code then is there for its parts alone.
     """
     block: dict[str, Any] = {"format": FORMAT}
     if counts:
@@ -92,7 +93,8 @@ def own_code_changes(
     classes = {**_CLASSES, **(_WRAPPER_CLASSES if wrapped else {})}
     stem = MODELING_FILE.removesuffix(".py")
     ours = {name: f"{stem}.{class_name}" for name, class_name in classes.items()}
-    return {(BLOCK,): block, (_AUTO_MAP,): {**_auto_map(config), **ours}}
+    stated: dict[tuple[str, ...], Any] = {(BLOCK,): block} if len(block) > 1 else {}
+    return {**stated, (_AUTO_MAP,): {**_auto_map(config), **ours}}
 
 
 def has_own_counts(config: Mapping[str, Any]) -> bool:
@@ -131,7 +133,7 @@ def is_own_code(index: CheckpointIndex) -> bool:
     if not classes or not all(isinstance(name, str) and name.startswith(stem) for name in classes):
         return False
     path = index.path / MODELING_FILE
-    return path.is_file() and path.read_bytes() == modeling_text().encode()
+    return path.is_file() and is_modeling_text(path.read_bytes())
 
 
 def _routers(layout: MoeLayout) -> dict[str, list[int]]:
@@ -146,8 +148,3 @@ def _routers(layout: MoeLayout) -> dict[str, list[int]]:
 def _auto_map(config: Mapping[str, Any]) -> Mapping[str, Any]:
     found = config.get(_AUTO_MAP)
     return found if isinstance(found, Mapping) else {}
-
-
-def _text(file: resources.abc.Traversable) -> str:
-    # Read as bytes: line ends must not depend on the system.
-    return file.read_bytes().decode("utf-8")

@@ -155,21 +155,30 @@ def form_config(
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
     policy: RoutingPolicy | None,
+    parts: Collection[str] = (),
 ) -> dict[tuple[str, ...], Any]:
-    """The keys of config.json that the form and a policy bring, beside the expert counts."""
-    if not has_code(form, policy):
+    """The keys of config.json that form, policy and parts bring, beside the expert counts."""
+    if not has_code(form, policy, parts):
         return {}
     return own_code_changes(index.config, layout, keep, counts=form == PER_LAYER, policy=policy)
 
 
-def form_texts(form: str, policy: RoutingPolicy | None) -> dict[str, str]:
-    """The files that the form and a policy bring: name -> text."""
-    return {MODELING_FILE: modeling_text()} if has_code(form, policy) else {}
+def form_texts(
+    form: str, policy: RoutingPolicy | None, parts: Collection[str] = ()
+) -> dict[str, str]:
+    """The files that form, policy and parts bring: name -> text."""
+    return {MODELING_FILE: modeling_text(parts)} if has_code(form, policy, parts) else {}
 
 
-def has_code(form: str, policy: RoutingPolicy | None) -> bool:
-    """Whether such an export carries code of its own."""
-    return form == PER_LAYER or policy is not None
+def has_code(form: str, policy: RoutingPolicy | None, parts: Collection[str] = ()) -> bool:
+    """Whether such an export carries code of its own.
+
+    Args:
+        form: one of ``FORMS``.
+        policy: k₁ and k₂; None: the model's own.
+        parts: what else its code must hold, of ``checkpoint.composing.PARTS``.
+    """
+    return form == PER_LAYER or policy is not None or bool(parts)
 
 
 def form_problems(
@@ -179,16 +188,17 @@ def form_problems(
     layout: MoeLayout,
     keep: Sequence[Sequence[int]],
     policy: RoutingPolicy | None,
+    parts: Collection[str] = (),
 ) -> Iterator[str]:
     """What is wrong with an export's own files and keys, one line each.
 
     Whoever runs the folder's code afterwards runs what this moeprune would have written there.
     """
-    for path, value in form_config(form, source, layout, keep, policy).items():
+    for path, value in form_config(form, source, layout, keep, policy, parts).items():
         found: Any = export.config.get(path[0])
         if not same_value(found, value):
             yield f"config.json {path[0]} is {found!r}, expected {value!r}"
-    for name, text in form_texts(form, policy).items():
+    for name, text in form_texts(form, policy, parts).items():
         try:
             same = (export.path / name).read_bytes() == text.encode("utf-8")
         except OSError:
