@@ -29,6 +29,7 @@
 ``sets``                  name of a further expert set of each layer -> its two modules in memory
 ``stacks``                names of the parts of the model that each run all layers in memory, with
                           the same experts, where there are several (an encoder and a decoder)
+``interleaved``           true: in a stack of all experts, outputs of gate and up take turns
 ``idle``                  true: they are choices that a token may take in place of a routed expert
 ``loop``                  the config keys of the first layer that a forward pass repeats, of the
                           layer after the last one, and of the number of passes
@@ -78,6 +79,7 @@ class Family:
     stored_sets: int = 1
     sets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()
+    interleaved: bool = False
     idle: bool = False
     loop: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)

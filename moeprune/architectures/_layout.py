@@ -25,6 +25,7 @@ from moeprune.architectures._gating import gate_scale_of, gating_of, renormalise
 from moeprune.architectures._leftover import refuse_leftovers
 from moeprune.architectures._match import ExpertMatch, LayerPath, is_routed, layer_path
 from moeprune.architectures._router import router_tensors
+from moeprune.architectures._splits import splits_of
 from moeprune.architectures._top_k import top_k_keys_of, top_k_of
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.errors import UnsupportedModelError
@@ -117,6 +118,7 @@ def layout_of(
         top_k_keys=top_k_keys_of(config, stated, family),
         routed_output=family.routed_output,
         tensors={name: placed[name] for name in tensors if name in placed},
+        splits=splits_of(placed, tensors, family),
         experts_module=family.experts,
         router_module=family.router,
         observer=family.observer,

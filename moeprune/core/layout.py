@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from moeprune.core.facts import ModelFacts
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.rows import Row, rows_of
+from moeprune.core.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class MoeLayout:
         routed_output: name in the block of the linear map that takes the sum of the experts'
             outputs, of a family whose experts normalise what they give; or "".
         tensors: stored name -> how it depends on the experts; names not in it never change.
+        splits: stored name of weights or biases of all experts of a layer -> how it falls apart
+            into maps of single experts; one that is in ``tensors`` and not here cannot be cut so.
         experts_module: name of the experts module in memory after ``layers.<i>.``.
         router_module: name of the router module in memory after ``layers.<i>.``.
         observer: how calibration sees the experts: ``"function"`` (transformers' registry of
@@ -122,6 +125,7 @@ class MoeLayout:
     stacks: tuple[str, ...] = ()
     passes: tuple[int, ...] = ()
     idle_experts: int = 0
+    splits: Mapping[str, Split] = field(default_factory=dict)
 
     @property
     def extra_rows(self) -> int:
