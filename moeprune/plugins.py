@@ -20,11 +20,11 @@ _ONE = {
 
 
 def names(package: ModuleType) -> tuple[str, ...]:
-    """Public names of the plug-ins in ``package``, sorted; ``_private`` files are not plug-ins.
+    """Public names of the plug-ins in ``package``, sorted; ``_private`` files, folders are none.
 
     A file ``prob_sum.py`` is the plug-in ``prob-sum``, as it is spelled on the command line.
     """
-    found = (info.name for info in pkgutil.iter_modules(package.__path__))
+    found = (info.name for info in pkgutil.iter_modules(package.__path__) if not info.ispkg)
     return tuple(sorted(name.replace("_", "-") for name in found if not name.startswith("_")))
 
 

@@ -70,10 +70,13 @@ class SchemeOptions:
     Attributes:
         group_size: consecutive inputs that share a scale (of fp8, side of a block).
         double_quant: of nf4, whether scales are quantised too.
+        dtype: the plain type in which the model computes, as safetensors spells it: that of the
+            source's weights. Scales have it, and loaders turn numbers into it.
     """
 
     group_size: int
     double_quant: bool = False
+    dtype: str = "BF16"
 
 
 @dataclass(frozen=True, slots=True)

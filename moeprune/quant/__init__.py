@@ -24,6 +24,7 @@ from moeprune.quant._format import (
 )
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
 from moeprune.quant._numbers import Raw, plain_weight
+from moeprune.quant._reading import tensor_of
 from moeprune.quant._scales import multipliers
 from moeprune.quant._settings import (
     SETTINGS_FILES,
@@ -34,6 +35,7 @@ from moeprune.quant._settings import (
     settings_differences,
 )
 from moeprune.quant._values import values_of
+from moeprune.quant._written import Written
 
 __all__ = [
     "SETTINGS_FILES",
@@ -41,6 +43,7 @@ __all__ = [
     "Raw",
     "Renaming",
     "StoredFormat",
+    "Written",
     "check_companions",
     "check_loadable",
     "check_renumberable",
@@ -53,5 +56,6 @@ __all__ = [
     "plain_weight",
     "settings_differences",
     "stored_format",
+    "tensor_of",
     "values_of",
 ]

@@ -1,0 +1,48 @@
+"""How quantisation settings name the linear maps that are not quantised."""
+
+from __future__ import annotations
+
+import re
+
+from moeprune.quant._written import Written
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def ignored(written: Written) -> list[str]:
+    """Patterns that cover every plain module and no quantised one.
+
+    Layers have one pattern together, which begins anywhere: loaders put prefixes of their own in
+    front. A module that differs from a quantised one in its numbers alone is named in full. The
+    head has no tensor where it shares that of the embedding, so it is named always.
+    """
+    pattern_of = {name: _pattern(name) for name in written.plain}
+    wrong = {
+        pattern
+        for pattern in set(pattern_of.values())
+        if any(re.match(pattern, name) for name in _distinct(written.quantised))
+    }
+    found = {
+        name if pattern in wrong else _spelled(name, pattern)
+        for name, pattern in pattern_of.items()
+    }
+    return sorted(found | ({"lm_head"} - set(written.quantised)))
+
+
+def _pattern(name: str) -> str:
+    """Any number in place of each of the name's, any prefix in front of what follows the first."""
+    first = _NUMBER.search(name)
+    if first is None:
+        return re.escape(name) + "$"
+    start = name.rindex(".", 0, first.start() - 1) + 1 if "." in name[: first.start() - 1] else 0
+    parts = [re.escape(part).replace(r"\.", "[.]") for part in _NUMBER.split(name[start:])]
+    return ".*" + r"\d+".join(parts) + "$"
+
+
+def _spelled(name: str, pattern: str) -> str:
+    return f"re:{pattern}" if pattern.startswith(".*") else name
+
+
+def _distinct(names: tuple[str, ...]) -> set[str]:
+    """One name for all that differ in their numbers alone: patterns do not tell them apart."""
+    return set({_NUMBER.sub("0", name): name for name in names}.values())
