@@ -2,7 +2,6 @@
 
 A file of this folder is one format. It defines
 
-==================  ============================================================================
 ``METHODS``         the ``quant_method`` values of config.json that mean this format
 ``PLACES``          key paths, from the quantisation settings inwards, of every list of module
                     names and every object whose keys are module names; ``*`` is any key
@@ -12,7 +11,6 @@ A file of this folder is one format. It defines
                     experts back into the right numbers, or None where it does
 ``SCALES``          what, multiplied by a factor, multiplies a weight: the first of these that
                     stands beside it, by what follows the weight's name
-==================  ============================================================================
 """
 
 from moeprune.quant._format import (
@@ -22,8 +20,10 @@ from moeprune.quant._format import (
     not_loadable,
     stored_format,
 )
+from moeprune.quant._grid import grid_of
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
 from moeprune.quant._numbers import Raw, plain_weight
+from moeprune.quant._plain import plain_tensor
 from moeprune.quant._reading import tensor_of
 from moeprune.quant._scales import multipliers
 from moeprune.quant._settings import (
@@ -34,12 +34,14 @@ from moeprune.quant._settings import (
     places_in_file,
     settings_differences,
 )
+from moeprune.quant._steps import Judged, judged
 from moeprune.quant._values import values_of
 from moeprune.quant._written import Written
 
 __all__ = [
     "SETTINGS_FILES",
     "ExpertNames",
+    "Judged",
     "Raw",
     "Renaming",
     "StoredFormat",
@@ -48,11 +50,14 @@ __all__ = [
     "check_loadable",
     "check_renumberable",
     "expert_of",
+    "grid_of",
     "in_place",
+    "judged",
     "multipliers",
     "not_loadable",
     "places_in_config",
     "places_in_file",
+    "plain_tensor",
     "plain_weight",
     "settings_differences",
     "stored_format",

@@ -7,7 +7,6 @@ a matrix, it is one product. Written for numpy from the descriptions of the form
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moeprune.quant._numbers import Raw, e4m3, numbers
+from moeprune.quant._numbers import Raw, absmax, e4m3, nf4_state, numbers
 
 Values = npt.NDArray[np.float32]
 
@@ -41,7 +40,6 @@ NF4 = np.array(
     ],
     dtype=np.float32,
 )
-STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,35 +101,10 @@ def nf4_grid(parts: Mapping[str, Raw]) -> Grid:
         codes = np.concatenate([codes, np.full(blocks * size - codes.size, 7, np.uint8)])
     codes = codes.reshape(blocks, size)
     table = numbers(parts["weight.quant_map"]).astype(np.float32)
-    scale = absmax(parts, state).reshape(blocks, 1)
+    scale = absmax(parts, state).astype(np.float32).reshape(blocks, 1)
     return Grid(
         shape=(out, into), units=table[codes], scale=scale, top=1.0, table=table, codes=codes
     )
-
-
-def nf4_state(parts: Mapping[str, Raw]) -> dict[str, object]:
-    """What the JSON beside an NF4 weight says.
-
-    Raises:
-        ValueError: it is none.
-        KeyError: it is not there.
-    """
-    state: dict[str, object] = json.loads(bytes(parts[STATE].data))
-    return state
-
-
-def absmax(parts: Mapping[str, Raw], state: Mapping[str, object]) -> Values:
-    """The scale of each block, from one byte each where it is quantised itself."""
-    stored = parts["weight.absmax"]
-    if "weight.nested_absmax" not in parts:
-        return numbers(stored).astype(np.float32).reshape(-1)
-    table = numbers(parts["weight.nested_quant_map"]).astype(np.float32)
-    nested = numbers(parts["weight.nested_absmax"]).astype(np.float32).reshape(-1)
-    codes = np.frombuffer(stored.data, np.uint8)
-    size = int(str(state["nested_blocksize"]))
-    offset = np.float32(float(str(state["nested_offset"])))
-    made: Values = table[codes] * np.repeat(nested, size)[: codes.size] + offset
-    return made
 
 
 def int_grid(parts: Mapping[str, Raw], bits: int) -> Grid:

@@ -5,9 +5,11 @@ Only what is needed to know the size of an expert's weights; speed does not matt
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,8 @@ import numpy.typing as npt
 from moeprune.core.layout import TensorInfo
 
 Array = npt.NDArray[np.float64]
+
+NF4_STATE = "weight.quant_state.bitsandbytes__nf4"
 
 _FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
@@ -79,6 +83,47 @@ def unpacked(raw: Raw, columns: int) -> Array | None:
     return signed
 
 
+def nf4(parts: Mapping[str, Raw]) -> Array:
+    """Bitsandbytes' NF4: two numbers a byte, the first one in the high half.
+
+    Raises:
+        KeyError, ValueError: a part is missing, or is none.
+    """
+    state = nf4_state(parts)
+    out, into = state["shape"]
+    codes = np.frombuffer(parts["weight"].data, np.uint8)
+    values = numbers(parts["weight.quant_map"])[np.stack([codes >> 4, codes & 15], axis=-1)]
+    full = np.repeat(absmax(parts, state), int(state["blocksize"]))[: out * into]
+    made: Array = values.reshape(-1)[: out * into] * full
+    return made.reshape(out, into)
+
+
+def nf4_state(parts: Mapping[str, Raw]) -> dict[str, Any]:
+    """What the JSON beside an NF4 weight says.
+
+    Raises:
+        KeyError, ValueError: it is not there, or is none.
+    """
+    state: dict[str, Any] = json.loads(parts[NF4_STATE].data)
+    return state
+
+
+def absmax(parts: Mapping[str, Raw], state: Mapping[str, Any]) -> Array:
+    """The scale of each block of NF4: stored, or from one byte each where it is quantised itself.
+
+    In float32, as bitsandbytes computes it.
+    """
+    stored = parts["weight.absmax"]
+    if "weight.nested_absmax" not in parts:
+        return numbers(stored).reshape(-1)
+    table = numbers(parts["weight.nested_quant_map"]).astype(np.float32)
+    nested = numbers(parts["weight.nested_absmax"]).astype(np.float32).reshape(-1)
+    codes = np.frombuffer(stored.data, np.uint8)
+    steps = np.repeat(nested, int(state["nested_blocksize"]))[: codes.size]
+    made = table[codes] * steps + np.float32(state["nested_offset"])
+    return made.astype(np.float64)
+
+
 def spread(scale: Array, shape: tuple[int, ...], block: tuple[int, int] | None = None) -> Array:
     """A grid of scales over a matrix: each for its block of rows and columns."""
     grid = scale.reshape(1, 1) if scale.size == 1 else scale.reshape(-1, scale.shape[-1])
@@ -111,6 +156,8 @@ def plain_weight(parts: Mapping[str, Raw], settings: Mapping[str, object]) -> Ar
     if "blocks" in parts and "scales" in parts:
         values = fp4(parts["blocks"])
         return values * exponents(parts["scales"])[..., None]
+    if "weight.absmax" in parts:
+        return nf4(parts) if NF4_STATE in parts else None
     scale = next((parts[name] for name in _SCALES if name in parts), None)
     if "weight_packed" in parts and scale is not None:
         return _packed(parts, scale)

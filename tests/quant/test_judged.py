@@ -1,0 +1,120 @@
+"""Stored matrices read and judged apart from what writes them, against the libraries' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from stored_weights import bnb_nf4, ct_pack, fp8_block, name_of, raws
+
+from moeprune.quant import grid_of, judged, plain_tensor, plain_weight
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
+Case = tuple[str, int, Callable[[torch.Tensor], Stored]]
+
+CASES: dict[str, Case] = {
+    "nf4": ("nf4", 64, lambda w: bnb_nf4(w, nested=False)),
+    "nf4-nested": ("nf4", 64, lambda w: bnb_nf4(w, nested=True)),
+    "nf4-128": ("nf4", 128, lambda w: bnb_nf4(w, nested=False, block=128)),
+    "int4": ("int4", 32, lambda w: ct_pack(w, bits=4, group=32)),
+    "int8": ("int8", 128, lambda w: ct_pack(w, bits=8, group=128)),
+    "int8-64": ("int8", 64, lambda w: ct_pack(w, bits=8, group=64)),
+    "fp8": ("fp8", 128, lambda w: fp8_block(w, 128)),
+    "fp8-32": ("fp8", 32, lambda w: fp8_block(w, 32)),
+}
+
+
+def weight(dtype: torch.dtype, shape: tuple[int, int] = (128, 256)) -> torch.Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) * 0.02
+    made[3] = 0  # groups without a number
+    made[4, 5] = 1.5  # and one number far from the others
+    return made.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_libraries_write_is_right(name: str, dtype: torch.dtype) -> None:
+    scheme, group, write = CASES[name]
+    source = weight(dtype)
+    stored, plain = write(source)
+    parts = raws(stored)
+    values = torch.from_numpy(grid_of(scheme, parts).values)
+    assert torch.equal(values.to(plain.dtype), plain)
+    for read in (plain_tensor(parts, {}), torch.from_numpy(np.asarray(plain_weight(parts, {})))):
+        assert read is not None and read.shape == source.shape
+        assert torch.allclose(read.double(), values.double(), rtol=1e-6, atol=0)
+    found = judged(scheme, parts, source.float().numpy(), dtype=name_of(dtype), group_size=group)
+    assert found.problem == ""
+    off = (values.double() - source.double()).square().sum()
+    assert found.error_sq == pytest.approx(float(off), rel=1e-6)
+    assert found.norm_sq == pytest.approx(float(source.double().square().sum()), rel=1e-12)
+
+
+def changes(stored: dict[str, torch.Tensor]) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Every tensor with one of its values changed a little, by what was changed."""
+    for name, tensor in stored.items():
+        if "quant_state" in name or name == "weight_shape":
+            continue
+        for place in (0, tensor.numel() // 2, tensor.numel() - 1):
+            made = tensor.clone()
+            flat = made.view(torch.uint8).reshape(-1) if tensor.itemsize == 1 else made.reshape(-1)
+            if made.dtype in (torch.uint8, torch.float8_e4m3fn) or made.dtype == torch.int32:
+                flat[place] ^= 0x21 if name == "weight" else 0x11
+            else:
+                flat[place] = flat[place] * 1.03 + 1e-3
+            yield f"{name}[{place}]", {**stored, name: made}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_changed_value_is_found(name: str) -> None:
+    scheme, group, write = CASES[name]
+    source = weight(torch.float32)
+    seen = 0
+    for what, stored in changes(write(source)[0]):
+        found = judged(scheme, raws(stored), source.numpy(), dtype="F32", group_size=group)
+        if what.startswith("weight.nested_quant_map"):
+            continue  # a number of it that no scale uses
+        assert found.problem, what
+        assert "\n" not in found.problem
+        seen += 1
+    assert seen >= 6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_another_matrix_is_found(name: str) -> None:
+    scheme, group, write = CASES[name]
+    parts = raws(write(weight(torch.bfloat16))[0])
+    other = weight(torch.bfloat16, (128, 256)).flip(0).float().numpy()
+    assert judged(scheme, parts, other, dtype="BF16", group_size=group).problem
+    right = weight(torch.bfloat16).float().numpy()
+    assert "shape" in judged(scheme, parts, right[:64], dtype="BF16", group_size=group).problem
+    assert "groups" in judged(scheme, parts, right, dtype="BF16", group_size=16).problem
+    for wrong in {"nf4", "int4", "int8", "fp8"} - {scheme}:
+        assert judged(wrong, parts, right, dtype="BF16", group_size=group).problem
+
+
+@pytest.mark.parametrize("shape", [(7, 33), (1, 5), (3, 64)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_odd_shapes_of_nf4(shape: tuple[int, int], nested: bool) -> None:
+    source = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    stored, plain = bnb_nf4(source, nested=nested)
+    values = torch.from_numpy(grid_of("nf4", raws(stored)).values)
+    assert torch.equal(values.bfloat16(), plain)
+    found = judged("nf4", raws(stored), source.float().numpy(), dtype="BF16", group_size=64)
+    assert found.problem == ""
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1e4, 1e30])
+@pytest.mark.parametrize("name", CASES)
+def test_sizes(name: str, size: float) -> None:
+    scheme, group, write = CASES[name]
+    source = (weight(torch.float32) * size).bfloat16()
+    if scheme == "fp8" and size == 1e-30:
+        return  # the reference here keeps scales above 1e-12
+    found = judged(
+        scheme, raws(write(source)[0]), source.float().numpy(), dtype="BF16", group_size=group
+    )
+    assert found.problem == ""
