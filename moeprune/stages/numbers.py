@@ -82,7 +82,8 @@ def _split(name: str, rule: ExpertTensor) -> tuple[str, str]:
     """(linear map, part): ``….up_proj`` and ``weight_scale``; ``….down_proj`` and ``blocks``."""
     stem, _, last = name.rpartition(".")
     if rule.expert is not None:
-        return stem, last
+        owner, found, state = name.rpartition(".weight.")  # bitsandbytes: weight.absmax
+        return (owner, f"weight.{state}") if found else (stem, last)
     for part in ("blocks", "scales", "bias"):
         if last.endswith(f"_{part}"):
             return f"{stem}.{last.removesuffix(f'_{part}')}", part
