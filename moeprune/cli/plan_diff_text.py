@@ -26,6 +26,8 @@ def diff_text(diff: PlanDiff, plans: tuple[PrunePlan, PrunePlan], paths: tuple[P
         )
     lines.append(f"they agree on {diff.jaccard:.0%} of what leaves")
     rows = [["  layer", "A keeps", "B keeps", "agree", "only A keeps", "only B keeps"]]
+    if diff.schemes:
+        rows[0] += ["A stores", "B stores"]
     rows += [
         [
             f"  {diff_name(row)}",
@@ -34,9 +36,10 @@ def diff_text(diff: PlanDiff, plans: tuple[PrunePlan, PrunePlan], paths: tuple[P
             f"{row.jaccard:.0%}",
             id_ranges(row.only_a) or "-",
             id_ranges(row.only_b) or "-",
+            *((scheme or "-" for scheme in row.schemes) if diff.schemes else ()),
         ]
         for row in diff.rows
-        if row.only_a or row.only_b
+        if row.only_a or row.only_b or len(set(row.schemes)) > 1
     ]
     same = len(diff.rows) - len(rows) + 1
     if len(rows) > 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
+from moeprune.cli.mixed_text import scheme_lines
 from moeprune.cli.proof_text import proof_lines, worst_text
 from moeprune.cli.text import size, table
 from moeprune.core.methods import AUTO
@@ -56,6 +57,7 @@ def plan_text(plan: PrunePlan, last: str) -> str:
         f"{sum(plan.num_experts)} experts, {each}"
     ]
     lines += [f"why: {reason}" for reason in plan.reasons]
+    lines += scheme_lines(plan)
     lines += constraint_lines(plan)
     if plan.worst_domain is not None and plan.worst_domain_loss is not None:
         lines.append(worst_text(plan, plan.worst_domain_loss))

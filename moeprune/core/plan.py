@@ -18,6 +18,7 @@ from moeprune.artefact import read_json, readable_json, write_bytes
 from moeprune.core import plan_edits, plan_text
 from moeprune.core.facts import ModelFacts
 from moeprune.core.plan_checks import check_row
+from moeprune.core.quantisation import LayerSchemes
 from moeprune.core.rows import check_rows, row_name, rows_of
 from moeprune.errors import MismatchError, PlanError
 from moeprune.kinds import wanted
@@ -51,9 +52,11 @@ class PrunePlan:
         routing: ``entropy_ratio`` and ``regime`` of the model, plain JSON values.
         size: ``bytes_before`` and ``bytes_after``.
         stability: ``jaccard``: how much of the plan other text would have chosen too.
-        kept_sha256: of the lists of kept experts that the figures are of; another one than of
-            ``keep``: the lists were edited, see :attr:`edited`.
+        kept_sha256: of the lists of kept experts (and the schemes) that the figures are of; another
+            one than of ``keep``: the lists were edited, see :attr:`edited`.
         details: what the allocator has to say of its choice, plain JSON values.
+        quantize: the scheme that the kept experts of each layer are to be stored in, or None: as
+            the source stores them.
         reasons: one line each: why this method, where moeprune chose it.
         warnings: one line each, for people.
     """
@@ -82,6 +85,7 @@ class PrunePlan:
     stability: Mapping[str, Any] = field(default_factory=dict)
     kept_sha256: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    quantize: LayerSchemes | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -104,7 +108,12 @@ class PrunePlan:
             )
         for row, count, ids in zip(rows, self.num_experts, self.keep, strict=True):
             check_row(self, row_name(*row), count, ids)
-        if not self.num_removed:
+        if self.quantize is not None and len(self.quantize.schemes) != len(self.layer_ids):
+            raise PlanError(
+                f"the plan has {len(self.layer_ids)} layers and {len(self.quantize.schemes)} "
+                "schemes; give every layer one."
+            )
+        if not self.num_removed and self.quantize is None:
             raise PlanError("the plan removes no expert; take at least one id out of a 'keep'.")
 
     @property

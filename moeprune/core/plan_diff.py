@@ -21,6 +21,7 @@ class RowDiff:
         only_a: ids that A keeps and B removes.
         only_b: ids that B keeps and A removes.
         jaccard: overlap of what A and B remove, 1 = the same or nothing.
+        schemes: of the kept experts in A and B; None: as the source stores them.
     """
 
     row: Row
@@ -28,6 +29,7 @@ class RowDiff:
     only_a: tuple[int, ...]
     only_b: tuple[int, ...]
     jaccard: float
+    schemes: tuple[str | None, str | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,11 @@ class PlanDiff:
     jaccard: float
     losses: Mapping[str, tuple[float | None, float | None]]
 
+    @property
+    def schemes(self) -> bool:
+        """Whether one of them states how kept experts are to be stored."""
+        return any(scheme is not None for row in self.rows for scheme in row.schemes)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object of plain types."""
         return {
@@ -57,6 +64,7 @@ class PlanDiff:
                     "only_b_keeps": list(row.only_b),
                     "jaccard": row.jaccard,
                 }
+                | ({"scheme": dict(zip("ab", row.schemes, strict=True))} if self.schemes else {})
                 for row in self.rows
             ],
             "domain_loss": {name: {"a": a, "b": b} for name, (a, b) in self.losses.items()},
@@ -91,8 +99,11 @@ def diff_plans(a: PrunePlan, b: PrunePlan) -> PlanDiff:
                 only_a=tuple(sorted(set(keep_a) - set(keep_b))),
                 only_b=tuple(sorted(set(keep_b) - set(keep_a))),
                 jaccard=_jaccard([removed]),
+                schemes=schemes,
             )
-            for row, keep_a, keep_b, removed in zip(rows, a.keep, b.keep, pairs, strict=True)
+            for row, keep_a, keep_b, removed, schemes in zip(
+                rows, a.keep, b.keep, pairs, zip(_schemes(a), _schemes(b), strict=True), strict=True
+            )
         ),
         jaccard=_jaccard(pairs),
         losses={name: (a_loss.get(name), b_loss.get(name)) for name in sorted({*a_loss, *b_loss})},
@@ -102,6 +113,10 @@ def diff_plans(a: PrunePlan, b: PrunePlan) -> PlanDiff:
 def diff_name(row: RowDiff) -> str:
     """How a table names the layer: ``3``, ``3 (attention)``."""
     return row_name(*row.row).removeprefix("layer ")
+
+
+def _schemes(plan: PrunePlan) -> Sequence[str | None]:
+    return plan.quantize.schemes if plan.quantize else (None,) * plan.num_layers
 
 
 def _jaccard(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:

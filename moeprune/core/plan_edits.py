@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 def kept_sha256(
-    layer_ids: Sequence[int], sets: Sequence[str], keep: Sequence[Sequence[int]]
+    layer_ids: Sequence[int],
+    sets: Sequence[str],
+    keep: Sequence[Sequence[int]],
+    schemes: Sequence[str] | None = None,
 ) -> str:
-    """Hex SHA-256 over the lists of experts that stay, to tell whether they were edited."""
+    """Hex SHA-256 over the lists of experts that stay (and the schemes of layers, where they have
+    some), to tell whether they were edited.
+    """
     rows = zip(rows_of(layer_ids, sets), keep, strict=True)
-    body = [[layer, expert_set, list(ids)] for (layer, expert_set), ids in rows]
+    body: list[Any] = [[layer, expert_set, list(ids)] for (layer, expert_set), ids in rows]
+    if schemes is not None:
+        body = [[*row, scheme] for row, scheme in zip(body, schemes, strict=True)]
     return sha256_bytes(canonical_json(body).encode())
 
 
@@ -28,7 +35,8 @@ def is_edited(plan: PrunePlan) -> bool:
     figures = (plan.domain_loss, plan.worst_domain, plan.lower_bound, plan.size, plan.stability)
     if not any(bool(figure) for figure in figures):
         return False
-    return plan.kept_sha256 != kept_sha256(plan.layer_ids, plan.sets, plan.keep)
+    schemes = plan.quantize.schemes if plan.quantize else None
+    return plan.kept_sha256 != kept_sha256(plan.layer_ids, plan.sets, plan.keep, schemes)
 
 
 def without_stale(plan: PrunePlan) -> PrunePlan:
@@ -43,6 +51,7 @@ def without_stale(plan: PrunePlan) -> PrunePlan:
         lower_bound=None,
         size={},
         stability={},
+        quantize=plan.quantize and plan.quantize.without_figures(),
         # Of the details only this is a fact of the model; an edit is held to it by check_promises.
         details={key: plan.details[key] for key in ("super_experts",) if key in plan.details},
         warnings=(*plan.warnings, EDITED),

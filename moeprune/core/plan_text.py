@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.artefact import Json, check_schema
 from moeprune.core.plan_details import check_details
+from moeprune.core.quantisation import LayerSchemes
 from moeprune.core.rows import rows_of
 from moeprune.errors import PlanError
 
@@ -42,10 +43,16 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
             {"layer": layer}
             | ({"set": expert_set} if expert_set else {})
             | {"num_experts": count, "keep": list(ids)}
-            for (layer, expert_set), count, ids in zip(
-                rows_of(plan.layer_ids, plan.sets), plan.num_experts, plan.keep, strict=True
+            | ({"scheme": scheme} if scheme else {})
+            for (layer, expert_set), count, ids, scheme in zip(
+                rows_of(plan.layer_ids, plan.sets),
+                plan.num_experts,
+                plan.keep,
+                plan.quantize.schemes if plan.quantize else ("",) * plan.num_layers,
+                strict=True,
             )
         ],
+        "quantize": plan.quantize.to_json() if plan.quantize else None,
         "domain_loss": dict(plan.domain_loss),
         "worst_domain": plan.worst_domain,
         "worst_domain_loss": plan.worst_domain_loss,
@@ -59,7 +66,7 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
         "warnings": list(plan.warnings),
     }
     optional = {"lower_bound": plan.lower_bound is None}
-    optional |= {"kept_sha256": plan.kept_sha256 is None}
+    optional |= {"kept_sha256": plan.kept_sha256 is None, "quantize": plan.quantize is None}
     optional |= {"details": not plan.details, "reasons": not plan.reasons}
     return {key: value for key, value in body.items() if not optional.get(key)}
 
@@ -92,6 +99,8 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     values["keep"] = tuple(ids for _, _, _, ids in rows)
     sets = tuple(expert_set for _, expert_set, _, _ in rows)
     values["sets"] = sets if any(sets) else ()
+    schemes = tuple(entry.get("scheme") for entry in layers)
+    values["quantize"] = LayerSchemes.from_json(body.get("quantize"), schemes, path=path)
     for key in ("method", "criterion", "allocation", "worst_domain", "kept_sha256"):
         if body.get(key) is not None:
             values[key] = _get(body, key, str, path)
