@@ -20,8 +20,9 @@ def kept_sha256(
     keep: Sequence[Sequence[int]],
     schemes: Sequence[str] | None = None,
 ) -> str:
-    """Hex SHA-256 over the lists of experts that stay (and the schemes of layers, where they have
-    some), to tell whether they were edited.
+    """Hex SHA-256 over the lists of experts that stay, to tell whether they were edited.
+
+    Where layers have schemes, it is over these too.
     """
     rows = zip(rows_of(layer_ids, sets), keep, strict=True)
     body: list[Any] = [[layer, expert_set, list(ids)] for (layer, expert_set), ids in rows]

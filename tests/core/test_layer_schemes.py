@@ -56,7 +56,7 @@ def test_a_plan_keeps_its_schemes(plan, plain, tmp_path):
 
 def test_a_plan_may_change_schemes_alone(plain):
     keep = tuple(tuple(range(count)) for count in plain.num_experts)
-    whole = with_schemes(replace(plain, keep=keep))
+    whole = with_schemes(replace(plain, keep=keep, quantize=CHOSEN))
     assert whole.num_removed == 0 and not whole.edited
     with pytest.raises(PlanError, match="removes no expert"):
         replace(plain, keep=keep)
