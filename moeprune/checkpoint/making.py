@@ -41,8 +41,10 @@ class Making:
         make: from the bytes of the pieces to the bytes of every new tensor, in order. Called from
             several threads.
         sizes: bytes of every new tensor.
+        values: parameters that the new tensors stand for together.
     """
 
     pieces: tuple[Piece, ...]
     make: Make
     sizes: tuple[int, ...]
+    values: int = 0

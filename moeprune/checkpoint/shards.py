@@ -153,7 +153,14 @@ def _remaining_parameters(index: CheckpointIndex, shards: Sequence[Shard]) -> ob
     if type(stated) is not int:
         return stated
     before = sum(prod(info.shape) for info in index.tensors.values())
-    after = sum(prod(edit.info.shape) for shard in shards for edit in shard.edits)
+    after = sum(_values(edit) for shard in shards for edit in shard.edits)
     if abs(stated - before) * 100 <= before:
         return stated - (before - after)
     return stated * after // before
+
+
+def _values(edit: TensorEdit) -> int:
+    """Values that a tensor stands for; the first of those that are made together, for all."""
+    if edit.making is None:
+        return prod(edit.info.shape)
+    return edit.making.values if edit.part == 0 else 0

@@ -15,6 +15,7 @@ from moeprune.cli.options import (
 )
 from moeprune.cli.policy_options import policy_options
 from moeprune.cli.progress import progress
+from moeprune.cli.quantise_options import quantise_asked, quantise_options
 
 
 @click.command("export")
@@ -62,6 +63,7 @@ from moeprune.cli.progress import progress
     help="Instead: fill every layer up to the widest one with experts that no token can choose. "
     "Any runtime loads it; exact only where the router has a bias, else refused.",
 )
+@quantise_options
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -86,15 +88,20 @@ def command(
     shard_size: str | None,
     per_layer: bool,
     pad: bool,
+    quantize: str | None,
+    also: str | None,
+    group_size: int | None,
+    double_quant: bool,
     dry_run: bool,
     stream: bool,
     revision: str | None,
     as_json: bool,
 ) -> None:
-    """Write MODEL without the experts that the plan removes, or with other k₁ and k₂.
+    """Write MODEL without the experts that the plan removes, with other k₁ and k₂, or quantised.
 
-    Copies byte ranges at the speed of the disk: nothing is loaded, cast or re-serialised. The
-    folder appears under its name only when it is complete.
+    Copies byte ranges at the speed of the disk: nothing is loaded, cast or re-serialised. What is
+    quantised is read, written and compared one weight at a time. The folder appears under its name
+    only when it is complete.
 
     With --k1 and --k2, the folder carries the code that routes so, for transformers with
     trust_remote_code=True; whoever does not run it has the model's own routing.
@@ -104,6 +111,7 @@ def command(
     from moeprune.stages.export import source_of, write
     from moeprune.stages.preparing import prepare
 
+    options = quantise_asked(quantize, also=also, group_size=group_size, double_quant=double_quant)
     made = None if plan is None else PrunePlan.load(plan)  # once: it may come through a pipe
     with source_of(
         model, output=output, revision=revision, stream=stream, write=not dry_run
@@ -120,6 +128,7 @@ def command(
             shard_size=shard_size,
             per_layer=per_layer,
             pad=pad,
+            quantize=options,
             source=source,
         )
         if dry_run:
@@ -134,6 +143,7 @@ def command(
         "method": None if made is None else made.method,
         **({} if prepared.policy is None else {"policy": prepared.policy.to_json()}),
         **({} if prepared.gain is None else {"folded_gain": prepared.gain.to_json()}),
+        **({} if prepared.quantised is None else {"quantisation": prepared.quantised.to_json()}),
         "size": dict(prepared.size),
         "token": prepared.token.to_json(),
         "next_token_layers": dict(prepared.next_token),

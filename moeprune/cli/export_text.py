@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moeprune.cli.cost_text import cost_text
+from moeprune.cli.quantised_text import quantised_text
 from moeprune.cli.text import size
 
 if TYPE_CHECKING:
     from moeprune.stages.prepared import PreparedExport
 
 _MOST_FILES = 12
+_MOST_LETTERS = 400
 
 
 def export_text(prepared: PreparedExport) -> str:
@@ -23,7 +25,8 @@ def export_text(prepared: PreparedExport) -> str:
     elif least != most:
         counts = f"{least} to {most} experts in a MoE layer; loads with trust_remote_code=True"
     lines = [f"{prepared.output}: {counts}", *_routing(prepared)]
-    return "\n".join([*lines, *_layers(prepared), *_size(prepared), *_warnings(prepared)])
+    lines += [*_layers(prepared), *quantised_text(prepared.quantised)]
+    return "\n".join([*lines, *_size(prepared), *_warnings(prepared)])
 
 
 def preview_text(prepared: PreparedExport) -> str:
@@ -33,11 +36,13 @@ def preview_text(prepared: PreparedExport) -> str:
         f"{prepared.output} would hold {counts['copy']:,} tensors as they are, "
         f"{counts['rename']:,} renumbered and {counts['slice']:,} sliced"
         f"{_more(counts['scale'], 'multiplied')}{_more(counts['pad'], 'padded')}"
-        f"{_more(counts['remap'], 'with new expert ids')}; "
+        f"{_more(counts['remap'], 'with new expert ids')}"
+        f"{_more(counts['quantise'], 'quantised')}; "
         f"{counts['remove']:,} would leave",
-        *(f"config.json: {'.'.join(p)} = {v}" for p, v in prepared.config_changes.items()),
+        *(f"config.json: {'.'.join(p)} = {_short(v)}" for p, v in prepared.config_changes.items()),
         *_routing(prepared),
         *_layers(prepared),
+        *quantised_text(prepared.quantised),
         *_size(prepared),
     ]
     sizes = prepared.contents.sizes
@@ -85,6 +90,12 @@ def _routing(prepared: PreparedExport) -> list[str]:
         f"{how}, with trust_remote_code=True or vLLM's plugin",
         f"  without them it routes as the model does{slower}",
     ]
+
+
+def _short(value: object) -> str:
+    """A value of config.json; of a long one the beginning."""
+    text = str(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
 
 
 def _more(count: int, what: str) -> str:

@@ -126,6 +126,7 @@ def cost_of(
     keep: Sequence[Sequence[int]] | None = None,
     values: Mapping[str, int] | None = None,
     unused: Collection[str] = (),
+    stored: Mapping[str, TensorInfo] | None = None,
 ) -> Cost:
     """What one token costs under ``policy`` in what ``keep`` leaves, and in the native model.
 
@@ -141,12 +142,15 @@ def cost_of(
             and is no expert's.
         unused: names of further tensors that no token passes, such as next-token layers without
             experts.
+        stored: tensors that are stored in another way in what is left, with the shape that they
+            have in ``tensors`` and the bytes that they would be if every expert stayed.
     """
     every = tuple(map(range, layout.num_experts))
     whole = summed(layout, tensors, keep=every, values=values or {}, unused=unused)
     left = whole
-    if keep is not None:
-        left = summed(layout, tensors, keep=keep, values=values or {}, unused=unused)
+    if keep is not None or stored:
+        held = {**tensors, **(stored or {})}
+        left = summed(layout, held, keep=keep or every, values=values or {}, unused=unused)
     return Cost(
         activated=_activated(left, experts_run(layout, policy), keep or every),
         native=_activated(whole, experts_run(layout, None), every),

@@ -18,6 +18,7 @@ from moeprune.core.policy import RoutingPolicy
 from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
 from moeprune.hub.card_folding import routed
+from moeprune.hub.card_quantised import quantised_section, quantised_title
 from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_title, token_rows
 from moeprune.hub.card_use import number, use_section
 from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
@@ -49,6 +50,7 @@ def model_card(
     facts: ModelFacts | None = None,
     native: RoutingPolicy | None = None,
     token: Cost | None = None,
+    quantisation: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
     """README.md of an exported model.
@@ -64,14 +66,26 @@ def model_card(
         facts: of the source.
         native: k₁ and k₂ of the source; given with ``policy``.
         token: what a token activates and reads, here and in the source.
+        quantisation: how weights are stored, as moeprune.json has it; None: as in the source.
         notes: one line each, of the export.
     """
     changed = None if policy is None or native is None else (policy, native)
     pruned = [] if plan is None else [_how(plan, notes), _losses(plan)]
     sections = [
-        _front_matter(source, source_readme, pruned=plan is not None),
-        _what(plan, source, facts, changed, token, scaled=any(g != 1.0 for g in gains or ())),
+        _front_matter(
+            source, source_readme, pruned=plan is not None, quantised=quantisation is not None
+        ),
+        _what(
+            plan,
+            source,
+            facts,
+            changed,
+            token,
+            scaled=any(g != 1.0 for g in gains or ()),
+            quantisation=quantisation,
+        ),
         *pruned,
+        quantised_section(quantisation),
         routed(changed, form, gains, () if plan else notes),
         use_section(plan, form, changed, plain=gains is not None),
         "" if plan is None else _kept(plan),
@@ -90,12 +104,13 @@ def read_readme(folder: Path) -> str | None:
         return None
 
 
-def _front_matter(source: str, source_readme: str | None, *, pruned: bool) -> str:
+def _front_matter(source: str, source_readme: str | None, *, pruned: bool, quantised: bool) -> str:
     lines = copied_front_matter(source_readme)
     if is_hub_id(source):
         # The Hub has no word for pruning; of adapter, merge, quantized and finetune this is the
         # one it would infer.
-        lines += [f"base_model: {json.dumps(source)}", "base_model_relation: finetune"]
+        relation = "quantized" if quantised else "finetune"
+        lines += [f"base_model: {json.dumps(source)}", f"base_model_relation: {relation}"]
     lines += ["library_name: transformers", "tags:"]
     tags = ("moeprune", "mixture-of-experts", *(("expert-pruning",) if pruned else ()))
     lines += [f"- {tag}" for tag in tags]
@@ -110,21 +125,29 @@ def _what(
     token: Cost | None,
     *,
     scaled: bool,
+    quantisation: Mapping[str, Any] | None,
 ) -> str:
     but = ", but for what experts' last linear maps are multiplied by (see Routing)"
-    same = f"byte for byte {'those' if plan else 'that'} of the source{but if scaled else ''}"
+    but = but if scaled else ""
+    if quantisation is not None:
+        but += ", but for the weights that are quantised (see Quantisation)"
+    same = f"byte for byte {'those' if plan else 'that'} of the source{but}"
     name = escape(source)
     shown = f"[{name}](https://huggingface.co/{source})" if is_hub_id(source) else name
     if plan is None:
-        assert facts is not None and changed is not None, "else nothing was changed"
+        assert facts is not None and (changed or quantisation), "else nothing was changed"
         rows = [
             ("Family", escape(facts.model_type)),
             ("MoE layers", f"{len(set(facts.layer_ids))}"),
             ("Routed experts per layer", f"{_span(facts.num_experts)} (unchanged)"),
-            *routing_rows(*changed),
+            *(routing_rows(*changed) if changed else ()),
             *token_rows(token),
         ]
-        title, how = routing_title(*changed)
+        title, how = (
+            routing_title(*changed)
+            if changed
+            else (quantised_title(quantisation or {}), "with the weights of its experts quantised")
+        )
         head = f"# {name}, {title}\n\n{shown} {how}. Every weight is {same}; nothing was trained."
         return head + "\n\n" + table(("", "source → this model"), rows)
     before, after = sum(plan.num_experts), sum(plan.num_experts) - plan.num_removed

@@ -13,6 +13,7 @@ A file of this folder is one format. It defines
                     stands beside it, by what follows the weight's name
 """
 
+from moeprune.quant._encoding import Numbers, difference, encoded
 from moeprune.quant._format import (
     StoredFormat,
     check_companions,
@@ -42,6 +43,7 @@ __all__ = [
     "SETTINGS_FILES",
     "ExpertNames",
     "Judged",
+    "Numbers",
     "Raw",
     "Renaming",
     "StoredFormat",
@@ -49,6 +51,8 @@ __all__ = [
     "check_companions",
     "check_loadable",
     "check_renumberable",
+    "difference",
+    "encoded",
     "expert_of",
     "grid_of",
     "in_place",

@@ -1,4 +1,4 @@
-"""export: write a checkpoint without the experts that a plan removes, or with other k₁ and k₂.
+"""export: write a checkpoint without some experts, with other k₁ and k₂, or quantised.
 
 Never loads the model.
 """
@@ -12,6 +12,7 @@ from moeprune.checkpoint.writer import write_checkpoint
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy_words import Rank
 from moeprune.core.progress import OnProgress, ignore
+from moeprune.core.quantisation import QuantOptions
 from moeprune.core.stats import CalibrationStats
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.preparing import loaded, prepare
@@ -31,10 +32,11 @@ def export(
     shard_size: str | int | None = None,
     per_layer: bool = False,
     pad: bool = False,
+    quantize: str | QuantOptions | None = None,
     stream: bool = False,
     on_progress: OnProgress = ignore,
 ) -> Path:
-    """Write ``model`` without the experts that ``plan`` removes, with ``k1`` and ``k2``, or both.
+    """Write ``model`` without the experts that ``plan`` removes, with ``k1`` and ``k2``, quantised.
 
     Headers and plan make the whole list of edits, which is checked before a byte is written. Kept
     experts and router rows are byte-identical to the source. The folder appears under its name
@@ -42,7 +44,7 @@ def export(
 
     Args:
         model: folder or Hub id.
-        plan: a plan or its file; None: all experts stay, and ``k1`` and ``k2`` are given.
+        plan: a plan or its file; None: all experts stay.
         output: the folder to make.
         k1: experts that run per token. The code that does it lies in the folder; the top-k of
             config.json stays, so that whoever does not run the code has the model's own routing.
@@ -59,6 +61,9 @@ def export(
         per_layer: write a plan whose layers keep different numbers of experts as it is, with the
             code that loads it in the folder.
         pad: write such a plan with every layer filled up to the widest one.
+        quantize: store the weights of routed experts in another way: ``"nf4"``, ``"int8"``,
+            ``"int4"`` or ``"fp8"``, or these with their options, as
+            :class:`moeprune.QuantOptions`. Whatever stays plain is byte-identical to the source.
         stream: of a Hub model, download the weight files that are needed one by one and remove each
             when it was cut: the disk holds the result and the largest of them. Files in the Hub's
             cache are read there and stay.
@@ -69,7 +74,8 @@ def export(
 
     Raises:
         CheckpointError: the model's files cannot be read.
-        UnsupportedModelError: it is no MoE that moeprune can prune.
+        UnsupportedModelError: it is no MoE that moeprune can prune, or its experts cannot be
+            quantised so.
         MismatchError: the plan was made for another model, or the stats are of another one.
         StatsError: the stats cannot be read.
         PlanError: the plan is malformed, or its layers keep different numbers of experts and
@@ -93,6 +99,7 @@ def export(
             shard_size=shard_size,
             per_layer=per_layer,
             pad=pad,
+            quantize=quantize,
             source=source,
         )
         return write(prepared, on_progress=on_progress)

@@ -23,6 +23,7 @@ def record_text(
     form: str,
     policy: RoutingPolicy | None,
     gain: FoldedGain | None = None,
+    quantisation: Mapping[str, Any] | None = None,
     changes: Mapping[tuple[str, ...], Any],
     next_token: NextToken,
     size: Mapping[str, Any],
@@ -37,6 +38,7 @@ def record_text(
         form: how layers of different counts were written.
         policy: k₁ and k₂; None: the source's own.
         gain: what stands for k₁ and k₂ in config.json and in the weights.
+        quantisation: how weights are stored, see ``Quantised.to_json``; None: as in the source.
         changes: path in config.json -> new value.
         next_token: what became of next-token layers.
         size: see :func:`size_of`.
@@ -58,6 +60,8 @@ def record_text(
         body["policy"] = policy.to_json()
     if gain is not None:
         body["folded_gain"] = gain.to_json()
+    if quantisation is not None:
+        body["quantisation"] = dict(quantisation)
     if warnings:
         body["warnings"] = list(warnings)
     return json.dumps(body, indent=1) + "\n"

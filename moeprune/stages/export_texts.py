@@ -15,6 +15,7 @@ from moeprune.stages.export_record import record_text
 from moeprune.stages.exported import RECORD
 from moeprune.stages.identify import OpenModel
 from moeprune.stages.next_token import NextToken
+from moeprune.stages.quantised import Quantised
 from moeprune.stages.routed import Routed
 
 CARD_FILE = "README.md"
@@ -35,6 +36,7 @@ class Telling:
         token: what a token activates and reads.
         warnings: one line each, for whoever exports.
         notes: those of them that whoever has the folder should know.
+        quantised: how weights are stored; None: as in the source.
     """
 
     opened: OpenModel
@@ -47,9 +49,11 @@ class Telling:
     token: Cost
     warnings: Sequence[str]
     notes: Sequence[str]
+    quantised: Quantised | None = None
 
     def texts(self) -> dict[str, str]:
-        """File name -> text."""
+        """File name -> text; the errors of quantised weights in it, once these are written."""
+        quantisation = None if self.quantised is None else self.quantised.to_json()
         opened, gain = self.opened, self.routed.gain
         current = self.plan.without_stale() if self.plan else None
         return {
@@ -59,6 +63,7 @@ class Telling:
                 form=self.form,
                 policy=self.routed.policy,
                 gain=gain,
+                quantisation=quantisation,
                 changes=self.changes,
                 next_token=self.next_token,
                 size=self.size,
@@ -73,6 +78,7 @@ class Telling:
                 facts=opened.facts,
                 native=opened.layout.native_policy,
                 token=self.token,
+                quantisation=quantisation,
                 notes=self.notes,
                 source=opened.facts.name,
                 source_readme=read_readme(opened.index.path),

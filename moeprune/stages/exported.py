@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from moeprune.artefact import check_schema, read_json
 from moeprune.core.facts import ModelFacts
@@ -30,6 +32,7 @@ class Exported:
         form: how layers of different counts were written, one of ``forms.FORMS``.
         policy: k₁ and k₂ of its routers; None: the source's own.
         gain: what stands for k₁ and k₂ in its config.json and weights; None: nothing.
+        quantisation: how its weights are stored, as the record has it; None: as in the source.
         source: name and fingerprint of the model it was made from, or ``""``: not stated.
     """
 
@@ -39,6 +42,7 @@ class Exported:
     policy: RoutingPolicy | None = None
     source: tuple[str, str] = ("", "")
     gain: FoldedGain | None = None
+    quantisation: Mapping[str, Any] | None = None
 
     def live_policy(self, layout: MoeLayout) -> RoutingPolicy | None:
         """What live routers of the source do that compute the same; None: what they do anyway."""
@@ -89,8 +93,10 @@ def exported(out: Path) -> Exported:
     policy = _policy(stated.get("policy"), path)
     gain = stated.get("folded_gain")
     gain = None if gain is None else FoldedGain.from_json(gain, path=path)
-    plan_body, rerouted = stated.get("plan", False), policy is not None or gain is not None
-    if not isinstance(plan_body, dict) and (not rerouted or plan_body is not None):
+    quantisation = stated.get("quantisation")
+    changed = policy is not None or gain is not None or isinstance(quantisation, dict)
+    plan_body = stated.get("plan", False)
+    if not isinstance(plan_body, dict) and (not changed or plan_body is not None):
         raise CheckpointError(f"{path} holds no plan; {out} was not written by 'moeprune export'.")
     check_schema(body, schema=SCHEMA, path=path, error=CheckpointError)
     layers = body.get("next_token_layers", {"mode": "prune"})  # older exports always cut them
@@ -116,7 +122,15 @@ def exported(out: Path) -> Exported:
     source = body.get("source")
     found = source if isinstance(source, dict) else {}
     names = str(found.get("name", "")), str(found.get("fingerprint", ""))
-    return Exported(plan=plan, mtp=mode, form=form, policy=policy, source=names, gain=gain)
+    return Exported(
+        plan=plan,
+        mtp=mode,
+        form=form,
+        policy=policy,
+        source=names,
+        gain=gain,
+        quantisation=quantisation if isinstance(quantisation, dict) else None,
+    )
 
 
 def folded_into(folder: Path) -> FoldedGain | None:

@@ -16,8 +16,9 @@ from moeprune.checkpoint.writer import Contents
 from moeprune.core.cost import Cost
 from moeprune.core.policy import RoutingPolicy
 from moeprune.stages.folded import FoldedGain
+from moeprune.stages.quantised import Quantised
 
-ACTIONS = ("copy", "rename", "slice", "scale", "pad", "remap")
+ACTIONS = ("copy", "rename", "slice", "scale", "pad", "remap", "quantise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class PreparedExport:
         policy: k₁ and k₂ of the routers; None: the source's own.
         token: what a token activates and reads in it, beside the source's.
         gain: what stands for k₁ and k₂ in config.json and in the weights; None: nothing.
+        quantised: how weights are stored; None: as in the source.
         warnings: one line each, for people.
         source: where weight files come from one by one, None if they all lie on the disk.
     """
@@ -52,12 +54,14 @@ class PreparedExport:
     token: Cost
     gain: FoldedGain | None
     warnings: tuple[str, ...]
+    quantised: Quantised | None = None
     source: PassingFiles | None = None
 
     @property
     def removed(self) -> list[str]:
         """Tensors of the source that leave, in the order of the disk."""
         kept = {edit.source for edit in self.edits}
+        kept |= {piece.source for e in self.edits if e.making for piece in e.making.pieces}
         return [name for name in self.index.entries if name not in kept]
 
     def action(self, edit: TensorEdit) -> str:
@@ -65,7 +69,10 @@ class PreparedExport:
 
         ``pad`` slices and fills up, or adds the tensor of an empty expert. ``remap`` replaces the
         ids of experts that a routing table holds. ``scale`` multiplies what stays of it.
+        ``quantise`` computes it from a weight, times a factor where there is one.
         """
+        if edit.making is not None:
+            return "quantise"
         if edit.pad:
             return "pad"
         if edit.table is not None:
@@ -106,6 +113,7 @@ class PreparedExport:
             "warnings": list(self.warnings),
             **({"policy": self.policy.to_json()} if self.policy else {}),
             **({"folded_gain": self.gain.to_json()} if self.gain else {}),
+            **({"quantisation": self.quantised.to_json()} if self.quantised else {}),
         }
 
     @property
@@ -124,6 +132,9 @@ class PreparedExport:
         return shutil.disk_usage(self.output.parent).free
 
     def counts(self) -> dict[str, int]:
-        """How many tensors are copied, renamed, sliced, scaled, padded, remapped and removed."""
-        found = Counter(self.action(edit) for edit in self.edits)
+        """How many tensors are copied, renamed, sliced, scaled, padded, remapped and removed.
+
+        Of quantised weights, how many weights.
+        """
+        found = Counter(self.action(edit) for edit in self.edits if edit.part == 0)
         return {key: found[key] for key in ACTIONS} | {"remove": len(self.removed)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from moeprune.checkpoint.config import edit_json_text
 from moeprune.checkpoint.edits import edits_for
@@ -11,6 +12,7 @@ from moeprune.checkpoint.writer import contents_of
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import EDITED
 from moeprune.core.policy_words import PolicyWords, Rank
+from moeprune.core.quantisation import QuantOptions
 from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
 from moeprune.errors import UsageError
@@ -30,6 +32,7 @@ from moeprune.stages.forms import (
 from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
+from moeprune.stages.quantising import quantised
 from moeprune.stages.routed import Routed
 from moeprune.stages.stored import settings_texts
 from moeprune.stages.streaming import StreamedModel
@@ -48,6 +51,7 @@ def prepare(
     shard_size: str | int | None = None,
     per_layer: bool = False,
     pad: bool = False,
+    quantize: str | QuantOptions | None = None,
     source: StreamedModel | None = None,
 ) -> PreparedExport:
     """Everything that export does before it writes; arguments and errors are its own.
@@ -59,10 +63,11 @@ def prepare(
     shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
     needs_both(fold_gain, k1, k2)
     plan, words = loaded(plan), PolicyWords(k1=k1, k2=k2)
-    if plan is None and not words.given:
+    options = QuantOptions(scheme=quantize) if isinstance(quantize, str) else quantize
+    if plan is None and not words.given and options is None:
         raise UsageError(
             "there is nothing to change: give --plan (which experts stay), --k1 and --k2 (how many "
-            "run), or both."
+            "run), --quantize (how they are stored), or several of them."
         )
     form = form_of(plan, per_layer=per_layer, pad=pad)
     check_output(output, source=None)  # before a download
@@ -82,16 +87,23 @@ def prepare(
     edits = form_edits(form, plain, index, layout, keep)
     if routed.gain is not None:
         edits = folded(edits, routed.gain.factors(index, opened.layout, staying))
-    changes = {
+    current = plan.without_stale() if plan else None
+    size = size_of(opened, current, edits) | padding_size(plain, edits)
+    made = None
+    if options is not None:
+        made = quantised(edits, index=index, layout=opened.layout, options=options, keep=keep)
+        edits, size = list(made.edits), made.size(size)
+    code = made.code if made else ()
+    changes: dict[tuple[str, ...], Any] = {
         **(dict.fromkeys(layout.count_keys, count) if plan is not None else {}),
         **next_token.config_changes,
         **routed.config_changes(layout),
-        **form_config(form, index, layout, keep, routed.policy),
+        **form_config(form, index, layout, keep, routed.policy, code),
+        **({("quantization_config",): made.settings} if made else {}),
     }
     config_text = edit_json_text(index.config_text, changes)
     notes = tuple(filter(None, [next_token.warning(count=count)]))
     inexact = routed.warnings(opened.layout, keep)
-    current = plan.without_stale() if plan else None
     telling = Telling(
         opened=opened,
         plan=plan,
@@ -99,21 +111,30 @@ def prepare(
         routed=routed,
         changes=changes,
         next_token=next_token,
-        size=size_of(opened, current, edits) | padding_size(plain, edits),
-        token=token_cost(opened, policy=routed.runs, keep=keep),
+        size=size,
+        token=token_cost(
+            opened, policy=routed.runs, keep=keep, stored=made.stored if made else None
+        ),
+        quantised=made,
         warnings=((EDITED,) if plan and plan.edited else ()) + notes + inexact,
         notes=notes + inexact[1:],  # of the first the card has a paragraph
     )
     texts = {
         **settings_texts(index, layout, keep, config_text=config_text),
-        **form_texts(form, routed.policy),
+        **form_texts(form, routed.policy, code),
         **telling.texts(),
     }
     return PreparedExport(
         index=index,
         edits=tuple(edits),
         config_changes=changes,
-        contents=contents_of(index, edits, texts=texts, shard_bytes=shard_bytes),
+        contents=contents_of(
+            index,
+            edits,
+            texts=texts,
+            shard_bytes=shard_bytes,
+            late=telling.texts if made else None,
+        ),
         output=output,
         next_token=next_token.record(),
         size=telling.size,
@@ -121,6 +142,7 @@ def prepare(
         policy=routed.policy,
         token=telling.token,
         gain=routed.gain,
+        quantised=made,
         warnings=tuple(telling.warnings),
         source=source,
     )

@@ -1,0 +1,71 @@
+"""Options that say how the weights of an export are stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from moeprune.cli.options import Command
+from moeprune.core.quantisation import PARTS, SCHEMES, QuantOptions
+from moeprune.errors import UsageError
+
+
+def quantise_options(function: Command) -> Command:
+    """``--quantize`` and what goes with it."""
+    for option in (
+        click.option(
+            "--double-quant",
+            is_flag=True,
+            help="With --quantize nf4: quantise the scales too, which saves 0.37 bits a number.",
+        ),
+        click.option(
+            "--group-size",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="With --quantize: inputs that share a scale; of fp8, the side of a block. "
+            "[default: as loaders expect it, or the next size that divides the weights]",
+        ),
+        click.option(
+            "--also",
+            metavar="PARTS",
+            help=f"With --quantize: further parts, of {','.join(PARTS)}. [default: routed experts "
+            "alone]",
+        ),
+        click.option(
+            "--quantize",
+            type=click.Choice(SCHEMES),
+            help="Store the weights of routed experts so: int8 and int4 in the layout of "
+            "compressed-tensors, fp8 in DeepSeek's, nf4 in bitsandbytes'. Rounded to nearest, "
+            "expert by expert, without calibration.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def quantise_asked(
+    quantize: str | None, *, also: str | None, group_size: int | None, double_quant: bool
+) -> QuantOptions | None:
+    """The options together; None: nothing is quantised.
+
+    Raises:
+        UsageError: an option that serves only with ``--quantize``, or does not go with its scheme.
+    """
+    given: dict[str, Any] = {
+        "--also": also,
+        "--group-size": group_size,
+        "--double-quant": double_quant,
+    }
+    if quantize is None:
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"{name} says how --quantize is to be done; give that too.")
+        return None
+    parts = tuple(part.strip() for part in also.split(",")) if also is not None else ()
+    return QuantOptions(
+        scheme=quantize,
+        also=tuple(part for part in PARTS if part in parts) if set(parts) <= set(PARTS) else parts,
+        group_size=group_size,
+        double_quant=double_quant,
+    )

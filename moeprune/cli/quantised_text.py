@@ -1,0 +1,39 @@
+"""How the quantisation of an export reads on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moeprune.cli.text import size
+
+if TYPE_CHECKING:
+    from moeprune.stages.quantised import Quantised
+
+_NAMES = {"expert": "routed experts", "attention": "attention", "shared": "shared experts"}
+_WORST = 3
+
+
+def quantised_text(quantised: Quantised | None) -> list[str]:
+    """Bytes of each part, and how far the weights are from the source's once they are written."""
+    if quantised is None:
+        return []
+    lines = []
+    for part, found in quantised.parts.items():
+        name = _NAMES.get(part)
+        if name is None or not found.quantised:
+            continue
+        lines.append(
+            f"{name} in {quantised.options.scheme}, groups of {quantised.group_size}: "
+            f"{size(found.bytes_before)} -> {size(found.bytes_after)} "
+            f"({found.quantised / found.parameters:.0%} of {found.parameters:,} parameters)"
+        )
+    error = quantised.to_json().get("error")
+    if error is not None:
+        worst = ", ".join(
+            f"layer {at['layer']} expert {at['expert']} {at['relative']:.3g}"
+            for at in error["worst"][:_WORST]
+        )
+        lines.append(
+            f"relative error of the experts' weights {error['relative']:.3g}; largest: {worst}"
+        )
+    return lines

@@ -1,0 +1,51 @@
+"""What the model card says of an export whose experts are stored in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeprune.hub.markdown import escape, size, table
+
+_PARTS = {"expert": "routed experts", "attention": "attention", "shared": "shared experts"}
+_MOST = 5
+
+
+def quantised_title(quantisation: Mapping[str, Any]) -> str:
+    """What follows the model's name."""
+    return f"experts in {escape(quantisation['scheme'])}"
+
+
+def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
+    """What was quantised, and how far the numbers are from the source's; "" where nothing was.
+
+    Args:
+        quantisation: as moeprune.json has it; errors are in it once the weights are written.
+    """
+    if quantisation is None:
+        return ""
+    rows = [
+        (
+            _PARTS.get(part, "everything else"),
+            f"{size(found['bytes_before'])} → {size(found['bytes_after'])}",
+            f"{found['quantised']:,} of {found['parameters']:,}",
+        )
+        for part, found in quantisation["parts"].items()
+    ]
+    text = (
+        f"## Quantisation\n\nStored as {escape(quantisation['scheme'])}, one scale for every "
+        f"{quantisation['group_size']} inputs, rounded to nearest without calibration.\n\n"
+        + table(("Part", "source → this model", "parameters of matrices quantised"), rows)
+    )
+    error = quantisation.get("error")
+    if error is None:
+        return text
+    worst = ", ".join(
+        f"layer {at['layer']} expert {at['expert']} ({at['relative']:.3g})"
+        for at in error["worst"][:_MOST]
+    )
+    return (
+        f"{text}\n\nRelative error of the routed experts' weights (Frobenius norm of the "
+        f"difference over that of the source): {error['relative']:.3g}. Largest: {worst}. It says "
+        "how far the numbers are, not what the model still can do: evaluate on your own task."
+    )

@@ -1,0 +1,194 @@
+"""What quantising an export comes to: its edits, its settings, sizes, and the errors of weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moeprune.checkpoint.edits import TensorEdit
+from moeprune.core.layout import TensorInfo
+from moeprune.core.quantisation import QuantOptions, WeightError
+from moeprune.core.rows import Row
+from moeprune.stages.weights import LinearMap
+
+_WORST = 10
+_NOTHING = WeightError(0.0, 0.0, 0)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """How far each weight is from the source's, filled while they are written.
+
+    Attributes:
+        maps: the weights that are quantised.
+        keep: (L,) ids that stay.
+        rows: (L,) layer and expert set.
+        found: module -> its error.
+    """
+
+    maps: Sequence[LinearMap]
+    keep: Sequence[Sequence[int]]
+    rows: Sequence[Row]
+    found: dict[str, WeightError] = field(default_factory=dict)
+
+    def by_map(self) -> dict[tuple[int, int, str], WeightError]:
+        """(row, id of the expert in the source, map) -> error, of what was written."""
+        return {
+            (at.row, at.expert, at.name): self.found[at.module]
+            for at in self.maps
+            if at.row is not None and at.expert is not None and at.module in self.found
+        }
+
+    def by_expert(self) -> dict[tuple[int, int], WeightError]:
+        """(row, id of the expert in the source) -> error of all its maps together."""
+        sums: dict[tuple[int, int], WeightError] = {}
+        for (row, expert, _), error in self.by_map().items():
+            sums[row, expert] = sums.get((row, expert), _NOTHING) + error
+        return sums
+
+    def to_json(self) -> dict[str, Any]:
+        """What moeprune.json says under ``quantisation.error``."""
+        by_expert = self.by_expert()
+        total = sum(by_expert.values(), start=_NOTHING)
+        worst = sorted(by_expert, key=lambda at: (-by_expert[at].relative, at))[:_WORST]
+        return {
+            "relative": _rounded(total.relative),
+            "layers": [
+                [
+                    _rounded(by_expert[row, expert].relative) if (row, expert) in by_expert else 0.0
+                    for expert in ids
+                ]
+                for row, ids in enumerate(self.keep)
+            ],
+            "worst": [
+                {
+                    "layer": self.rows[row][0],
+                    **({"set": self.rows[row][1]} if self.rows[row][1] else {}),
+                    "expert": expert,
+                    "relative": _rounded(by_expert[row, expert].relative),
+                }
+                for row, expert in worst
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSize:
+    """One part of an export.
+
+    Attributes:
+        bytes_before, bytes_after: of all its tensors, without and with quantisation.
+        parameters: of its matrices.
+        quantised: of those, the parameters that are quantised.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    parameters: int
+    quantised: int
+
+    def to_json(self) -> dict[str, int]:
+        """Plain numbers."""
+        return {
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "parameters": self.parameters,
+            "quantised": self.quantised,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    """The quantised export.
+
+    Attributes:
+        edits: all of them, the quantised weights' in place of the plain ones'.
+        settings: ``quantization_config`` of config.json.
+        options: what was asked for.
+        group_size: of the scheme.
+        parts: part -> its size.
+        stored: tensor of the source -> what it would be in the export if every expert stayed, with
+            the source's shape and the export's bytes; of tensors of which something is quantised.
+        padding: bytes that quantising takes from padded experts.
+        errors: filled while the weights are written.
+        code: parts that the folder's model code must hold, see ``checkpoint.composing.PARTS``.
+    """
+
+    edits: tuple[TensorEdit, ...]
+    settings: Mapping[str, Any]
+    options: QuantOptions
+    group_size: int
+    parts: Mapping[str, PartSize]
+    stored: Mapping[str, TensorInfo]
+    padding: int
+    errors: Ledger
+    code: tuple[str, ...] = ()
+
+    def size(self, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """What moeprune.json says under ``size``.
+
+        Args:
+            plain: the same of the export without quantisation.
+        """
+        saved = sum(part.bytes_before - part.bytes_after for part in self.parts.values())
+        size = {key: value for key, value in plain.items() if key != "bytes_planned"}
+        size |= {"bytes_after": plain["bytes_after"] - saved}
+        if "bytes_padding" in plain:
+            size["bytes_padding"] = plain["bytes_padding"] - self.padding
+        return size
+
+    def to_json(self) -> dict[str, Any]:
+        """What moeprune.json says under ``quantisation``; with errors once they are known."""
+        body: dict[str, Any] = {
+            "scheme": self.options.scheme,
+            "options": self.options.to_json(),
+            "group_size": self.group_size,
+            "parts": {part: size.to_json() for part, size in self.parts.items()},
+        }
+        if self.errors.found:
+            body["error"] = self.errors.to_json()
+        return body
+
+
+def part_sizes(
+    edits: Sequence[TensorEdit],
+    parts: Sequence[str],
+    maps: Sequence[LinearMap],
+    written: Mapping[str, int],
+) -> dict[str, PartSize]:
+    """Part -> its size, of the parts that there are.
+
+    Args:
+        edits: before quantising.
+        parts: the part of each edit.
+        maps: all matrices.
+        written: module -> bytes of what is written for it, of those that are quantised.
+    """
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    parameters: Counter[str] = Counter()
+    quantised: Counter[str] = Counter()
+    for part, edit in zip(parts, edits, strict=True):
+        before[part] += edit.info.nbytes
+        after[part] += edit.info.nbytes
+    for at in maps:
+        parameters[at.part] += at.count
+        if at.module in written:
+            quantised[at.part] += at.count
+            after[at.part] += written[at.module] - at.nbytes
+    return {
+        part: PartSize(
+            bytes_before=before[part],
+            bytes_after=after[part],
+            parameters=parameters[part],
+            quantised=quantised[part],
+        )
+        for part in sorted(before)
+    }
+
+
+def _rounded(value: float) -> float:
+    """Six digits: the last ones of a sum depend on how many threads added it up."""
+    return float(f"{value:.6g}")

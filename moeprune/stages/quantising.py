@@ -1,0 +1,220 @@
+"""Quantise the weights of an export: edits that copy them become edits that make other tensors.
+
+Every routed expert, and further parts where they are asked for. One weight is read, written and
+compared at a time; nothing is loaded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from math import prod
+from types import ModuleType
+
+import moeprune.quant.schemes as schemes
+from moeprune import plugins
+from moeprune.checkpoint.edits import TensorEdit
+from moeprune.checkpoint.header import DTYPE_BITS
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.making import Make, Making
+from moeprune.core.layout import MoeLayout, TensorInfo
+from moeprune.core.names import names_head
+from moeprune.core.quantisation import QuantOptions, SchemeOptions
+from moeprune.errors import UnsupportedModelError
+from moeprune.quant import Written, encoded, stored_format
+from moeprune.stages.parts import EXPERT, part_of
+from moeprune.stages.quantised import Ledger, Quantised, part_sizes
+from moeprune.stages.weights import LinearMap, linear_maps
+
+_HEAD = "lm_head"
+
+
+def quantised(
+    edits: Sequence[TensorEdit],
+    *,
+    index: CheckpointIndex,
+    layout: MoeLayout,
+    options: QuantOptions,
+    keep: Sequence[Sequence[int]],
+) -> Quantised:
+    """The export with its routed experts quantised, and the parts that were asked for.
+
+    Args:
+        edits: of the export as it would be without.
+        index: the source.
+        layout: of the source, next-token layers included.
+        options: what was asked for.
+        keep: L sequences of the ids that stay.
+
+    Raises:
+        UnsupportedModelError: the source is quantised already, a weight cannot be written in the
+            scheme, or some of the experts' parameters would stay as they are.
+    """
+    check_source(index, options)
+    maps = linear_maps(edits, index, layout)
+    parts = [_part(edit, layout) for edit in edits]
+    chosen = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
+    check_whole(edits, parts, chosen, layout)
+    scheme = plugins.load(schemes, options.scheme)
+    told = SchemeOptions(
+        group_size=scheme.group_size({at.shape for at in chosen}, options.group_size),
+        double_quant=options.double_quant,
+        dtype=_dtype(chosen),
+    )
+    errors = Ledger(maps=chosen, keep=keep, rows=layout.rows)
+    made = {at.module: _made(at, edits[at.edit], options.scheme, told, errors) for at in chosen}
+    nbytes = {module: sum(edit.info.nbytes for edit in new) for module, new in made.items()}
+    modules = [at.module for at in maps]
+    if not any(map(names_head, index.entries)):
+        modules.append(_HEAD)  # that of tied embeddings is a linear module too
+    return Quantised(
+        edits=tuple(_replaced(edits, chosen, made)),
+        settings=scheme.settings(
+            Written(
+                quantised=tuple(at.module for at in chosen),
+                plain=tuple(module for module in modules if module not in made),
+                options=told,
+            )
+        ),
+        options=options,
+        group_size=told.group_size,
+        parts=part_sizes(edits, parts, maps, nbytes),
+        stored=_stored(edits, chosen, nbytes, index, layout, keep),
+        padding=sum(at.nbytes - nbytes[at.module] for at in chosen if _is_padding(at)),
+        errors=errors,
+    )
+
+
+def check_source(index: CheckpointIndex, options: QuantOptions) -> None:
+    """Check that the weights of the source are plain numbers.
+
+    Raises:
+        UnsupportedModelError: it is quantised.
+    """
+    stored = stored_format(index.config)
+    if stored is not None and not options.requantize:
+        raise UnsupportedModelError(
+            f"{index.path} is quantised already (quant_method {stored.method}). Quantise the "
+            "checkpoint that it was made from, or pass --requantize: its numbers are rounded a "
+            "second time."
+        )
+
+
+def check_whole(
+    edits: Sequence[TensorEdit],
+    parts: Sequence[str],
+    chosen: Collection[LinearMap],
+    layout: MoeLayout,
+) -> None:
+    """Check that every matrix of every routed expert is quantised.
+
+    Raises:
+        UnsupportedModelError: one would stay as it is; loaders read experts of one kind only.
+    """
+    covered = {at.edit for at in chosen}
+    for number, (part, edit) in enumerate(zip(parts, edits, strict=True)):
+        if part != EXPERT or number in covered:
+            continue
+        rule = layout.tensors[edit.source]
+        own = len(edit.info.shape) - (rule.axis is not None)
+        if own > 1:
+            raise UnsupportedModelError(
+                f"{edit.source!r} {list(edit.info.shape)} ({edit.info.dtype}) holds experts of "
+                f"{layout.model_type} in a way that --quantize cannot take apart; no expert "
+                "may stay as it is. Export without --quantize."
+            )
+    if not any(at.part == EXPERT for at in chosen):
+        raise UnsupportedModelError(f"{layout.model_type}: there is no weight to quantise.")
+
+
+def _part(edit: TensorEdit, layout: MoeLayout) -> str:
+    rule = layout.tensors.get(edit.source)
+    if rule is None:
+        return part_of(edit.target)
+    return EXPERT if rule.role == "expert" else "other"
+
+
+def _dtype(chosen: Sequence[LinearMap]) -> str:
+    """The type of most of the numbers."""
+    counts: Counter[str] = Counter()
+    for at in chosen:
+        counts[at.dtype] += at.count
+    return max(sorted(counts), key=lambda dtype: counts[dtype])
+
+
+def _made(
+    at: LinearMap, edit: TensorEdit, scheme: str, options: SchemeOptions, errors: Ledger
+) -> list[TensorEdit]:
+    """The edits that write one weight in the scheme."""
+    plugin: ModuleType = plugins.load(schemes, scheme)
+    parts = plugin.parts(at.shape, options)
+    infos = [
+        TensorInfo(dtype, tuple(shape), prod(shape) * DTYPE_BITS[dtype] // 8)
+        for _, dtype, shape in parts
+    ]
+    making = Making(
+        pieces=at.pieces,
+        make=_maker(at, scheme, options, errors),
+        sizes=tuple(info.nbytes for info in infos),
+        values=at.count,
+    )
+    return [
+        TensorEdit(
+            source=at.pieces[0].source,
+            target=f"{at.module}.{suffix}",
+            info=info,
+            making=making,
+            part=number,
+        )
+        for number, ((suffix, _, _), info) in enumerate(zip(parts, infos, strict=True))
+    ]
+
+
+def _maker(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) -> Make:
+    def make(data: Sequence[bytes]) -> Sequence[bytes | memoryview]:
+        try:
+            parts, error = encoded(scheme, at.numbers(data), options)
+        except UnsupportedModelError as problem:
+            raise UnsupportedModelError(f"{at.module}: {problem}") from None
+        errors.found[at.module] = error
+        return parts
+
+    return make
+
+
+def _replaced(
+    edits: Sequence[TensorEdit],
+    chosen: Sequence[LinearMap],
+    made: dict[str, list[TensorEdit]],
+) -> list[TensorEdit]:
+    """The edits, with those of the chosen weights in place of what they were read from."""
+    new: dict[int, list[TensorEdit]] = {}
+    for at in chosen:
+        new.setdefault(at.edit, []).extend(made[at.module])
+    return [one for number, edit in enumerate(edits) for one in new.get(number, [edit])]
+
+
+def _is_padding(at: LinearMap) -> bool:
+    return at.part == EXPERT and at.expert is None
+
+
+def _stored(
+    edits: Sequence[TensorEdit],
+    chosen: Sequence[LinearMap],
+    nbytes: dict[str, int],
+    index: CheckpointIndex,
+    layout: MoeLayout,
+    keep: Sequence[Sequence[int]],
+) -> dict[str, TensorInfo]:
+    """See ``Quantised.stored``."""
+    sums: Counter[str] = Counter()
+    for at in chosen:
+        if not _is_padding(at):
+            sums[edits[at.edit].source] += nbytes[at.module]
+    found: dict[str, TensorInfo] = {}
+    for source, total in sums.items():
+        info, rule = index.entries[source].info, layout.tensors.get(source)
+        if rule is not None and rule.axis is not None:
+            total = total * layout.num_experts[rule.row] // len(keep[rule.row])
+        found[source] = TensorInfo(info.dtype, info.shape, total)
+    return found

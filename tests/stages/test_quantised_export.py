@@ -1,0 +1,37 @@
+"""export --quantize: what plain transformers loads equals the numbers that were written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dequantised import plain_weights, stored, write_reference
+from forked import run
+
+import moeprune
+
+Tiny = Callable[[str], Path]
+LOADING = Path(__file__).parent.parent / "quantised_loading.py"
+PER_EXPERT = ("qwen3_moe", "olmoe", "mixtral", "glm4_moe")
+
+
+def difference(export: Path, reference: Path) -> float:
+    done = run([LOADING, export, reference])
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return float(found["difference"]) / max(1.0, float(found["largest"]))
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+@pytest.mark.parametrize("family", PER_EXPERT)
+def test_plain_transformers_loads_the_numbers_that_were_written(
+    family: str, scheme: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    out = moeprune.export(tiny(family), output=tmp_path / "out", quantize=scheme)
+    reference = write_reference(out, tmp_path / "reference")
+    source = {name: tensor for name, tensor in stored(tiny(family)).items() if ".experts." in name}
+    assert set(plain_weights(out)) == set(source)  # every expert, and nothing else
+    assert difference(out, reference) <= 1e-5
+    assert difference(out, tiny(family)) > 1e-4  # the comparison can fail
