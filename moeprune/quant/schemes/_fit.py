@@ -15,6 +15,11 @@ Shape = tuple[int, ...]
 _AT_ONCE: Final = 1 << 16
 
 TYPES: Final = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+NAMES: Final = {
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.float32: "float32",
+}
 
 
 def dtype_of(dtype: str) -> torch.dtype:

@@ -29,6 +29,45 @@ def ignored(written: Written) -> list[str]:
     return sorted(found | ({"lm_head"} - set(written.quantised)))
 
 
+def all_plain(written: Written) -> list[str]:
+    """The full names of all plain modules: loaders of ``fp8`` compare whole names."""
+    return sorted({*written.plain, "lm_head"} - set(written.quantised))
+
+
+def skipped(written: Written) -> list[str]:
+    """Names that make loaders of bitsandbytes skip every plain module and no quantised one.
+
+    transformers 5 asks how a module's path begins or ends, transformers 4 what its last part is or
+    what stands before a dot, vLLM and SGLang what any part is or how the path begins. So a plain
+    module gives its last part, and the topmost part of its path below which nothing is quantised;
+    the path down to there where its last part would skip a quantised module too.
+    """
+    above = {path for name in written.quantised for path in _paths(name)}
+    likes = _distinct(written.quantised)
+    found = {"lm_head"} - set(written.quantised)
+    for name in written.plain:
+        paths = _paths(name)
+        root = next((path for path in paths if path not in above), name)
+        parts = name.split(".")[root.count(".") :]
+        safe = [part for part in parts if not part.isdigit() and not _skips(part, likes)]
+        found.update(safe[:1])
+        found.add(parts[-1] if parts[-1] in safe else root)
+    return sorted(found)
+
+
+def _paths(name: str) -> list[str]:
+    """The module and all that it lies in, the outermost first."""
+    ends = [match.start() for match in re.finditer(r"[.]", name)]
+    return [*(name[:end] for end in ends), name]
+
+
+def _skips(key: str, names: set[str]) -> bool:
+    return any(
+        name.endswith(key) or key in name.split(".") or f"{key}." in name or name.startswith(key)
+        for name in names
+    )
+
+
 def _pattern(name: str) -> str:
     """Any number in place of each of the name's, any prefix in front of what follows the first."""
     first = _NUMBER.search(name)
