@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dequantised import plain_weights, stored, write_reference
 from forked import run
 
 import moeprune
+from moeprune.core.quantisation import QuantOptions
 
 Tiny = Callable[[str], Path]
 LOADING = Path(__file__).parent.parent / "quantised_loading.py"
@@ -35,3 +37,17 @@ def test_plain_transformers_loads_the_numbers_that_were_written(
     assert set(plain_weights(out)) == set(source)  # every expert, and nothing else
     assert difference(out, reference) <= 1e-5
     assert difference(out, tiny(family)) > 1e-4  # the comparison can fail
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "glm4_moe", "deepseek_v3"])
+def test_attention_and_shared_experts_too(family: str, tiny: Tiny, tmp_path: Path) -> None:
+    options = QuantOptions(scheme="int8", also=("attention", "shared"))
+    out = moeprune.export(tiny(family), output=tmp_path / "out", quantize=options)
+    due = {
+        name
+        for name, tensor in stored(tiny(family)).items()
+        if re.search(r"\.experts\.|\.shared_experts\.|self_attn\..*_proj", name)
+        and tensor.dim() == 2
+    }
+    assert set(plain_weights(out)) == due
+    assert difference(out, write_reference(out, tmp_path / "reference")) <= 1e-5
