@@ -61,7 +61,7 @@ def plain_weights(export: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def write_reference(export: Path, folder: Path) -> Path:
-    """The checkpoint that the export stands for: no quantisation, the same numbers."""
+    """The checkpoint that the export stands for: no quantisation, the same numbers and code."""
     quantised = plain_weights(export)
     modules = {name.removesuffix(".weight") for name in quantised}
     rest = {
@@ -73,11 +73,10 @@ def write_reference(export: Path, folder: Path) -> Path:
     plain = {name: torch.from_numpy(value).to(some.dtype) for name, value in quantised.items()}
     folder.mkdir()
     for path in export.iterdir():
-        if path.suffix == ".json" and "safetensors" not in path.name:
+        if path.suffix in (".json", ".py") and "safetensors" not in path.name:
             shutil.copyfile(path, folder / path.name)
     config = json.loads((export / "config.json").read_text("utf-8"))
     del config["quantization_config"]
-    config.pop("auto_map", None)
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     save_file(rest | plain, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -19,8 +19,8 @@ LOADING = Path(__file__).parent.parent / "quantised_loading.py"
 PER_EXPERT = ("qwen3_moe", "olmoe", "mixtral", "glm4_moe")
 
 
-def difference(export: Path, reference: Path) -> float:
-    done = run([LOADING, export, reference])
+def difference(export: Path, reference: Path, *options: str) -> float:
+    done = run([LOADING, export, reference, *options])
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     return float(found["difference"]) / max(1.0, float(found["largest"]))
