@@ -26,7 +26,7 @@ def difference(export: Path, reference: Path, *options: str) -> float:
     return float(found["difference"]) / max(1.0, float(found["largest"]))
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4"])
+@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
 @pytest.mark.parametrize("family", PER_EXPERT)
 def test_plain_transformers_loads_the_numbers_that_were_written(
     family: str, scheme: str, tiny: Tiny, tmp_path: Path
@@ -39,9 +39,12 @@ def test_plain_transformers_loads_the_numbers_that_were_written(
     assert difference(out, tiny(family)) > 1e-4  # the comparison can fail
 
 
+@pytest.mark.parametrize("scheme", ["int8", "fp8"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "glm4_moe", "deepseek_v3"])
-def test_attention_and_shared_experts_too(family: str, tiny: Tiny, tmp_path: Path) -> None:
-    options = QuantOptions(scheme="int8", also=("attention", "shared"))
+def test_attention_and_shared_experts_too(
+    family: str, scheme: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    options = QuantOptions(scheme=scheme, also=("attention", "shared"))
     out = moeprune.export(tiny(family), output=tmp_path / "out", quantize=options)
     due = {
         name
