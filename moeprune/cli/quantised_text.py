@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from moeprune.cli.text import size
+from moeprune.core.quantisation import MIXABLE, MIXED, PLAIN
 
 if TYPE_CHECKING:
     from moeprune.stages.quantised import Quantised
@@ -23,9 +25,9 @@ def quantised_text(quantised: Quantised | None) -> list[str]:
         if name is None or not found.quantised:
             continue
         lines.append(
-            f"{name} in {quantised.options.scheme}, groups of {quantised.group_size}: "
-            f"{size(found.bytes_before)} -> {size(found.bytes_after)} "
-            f"({found.quantised / found.parameters:.0%} of {found.parameters:,} parameters)"
+            f"{name} in {_scheme(quantised)}: {size(found.bytes_before)} -> "
+            f"{size(found.bytes_after)} ({found.quantised / found.parameters:.0%} of "
+            f"{found.parameters:,} parameters)"
         )
     error = quantised.to_json().get("error")
     if error is not None:
@@ -37,3 +39,16 @@ def quantised_text(quantised: Quantised | None) -> list[str]:
             f"relative error of the experts' weights {error['relative']:.3g}; largest: {worst}"
         )
     return lines
+
+
+def _scheme(quantised: Quantised) -> str:
+    if quantised.layers is not None:
+        counts = Counter(quantised.layers.schemes)
+        each = (
+            f"{'as they are' if scheme == PLAIN else scheme} in {count} layer{'s' * (count > 1)}"
+            for scheme in reversed(MIXABLE)
+            if (count := counts[scheme])
+        )
+        return f"{MIXED} ({', '.join(each)})"
+    (size_of_group,) = quantised.group_sizes.values()
+    return f"{quantised.options.scheme}, groups of {size_of_group}"

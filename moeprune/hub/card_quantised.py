@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,8 +34,7 @@ def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
         for part, found in quantisation["parts"].items()
     ]
     text = (
-        f"## Quantisation\n\nStored as {escape(quantisation['scheme'])}, one scale for every "
-        f"{quantisation['group_size']} inputs, rounded to nearest without calibration.\n\n"
+        f"## Quantisation\n\n{_stored(quantisation)}, rounded to nearest without calibration.\n\n"
         + table(("Part", "source → this model", "parameters of matrices quantised"), rows)
     )
     error = quantisation.get("error")
@@ -49,3 +49,18 @@ def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
         f"difference over that of the source): {error['relative']:.3g}. Largest: {worst}. It says "
         "how far the numbers are, not what the model still can do: evaluate on your own task."
     )
+
+
+def _stored(quantisation: Mapping[str, Any]) -> str:
+    """In which schemes, in words."""
+    if "schemes" not in quantisation:
+        return (
+            f"Stored as {escape(quantisation['scheme'])}, one scale for every "
+            f"{quantisation['group_size']} inputs"
+        )
+    each = []
+    for scheme, count in sorted(Counter(quantisation["schemes"]).items()):
+        group = quantisation["group_sizes"].get(scheme)
+        told = "as the source has them" if group is None else f"{scheme} (groups of {group})"
+        each.append(f"of {count} layer{'s' * (count > 1)} {told}")
+    return f"Experts {', '.join(each)}"

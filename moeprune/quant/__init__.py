@@ -22,6 +22,7 @@ from moeprune.quant._format import (
     stored_format,
 )
 from moeprune.quant._grid import grid_of
+from moeprune.quant._layered import layered_settings
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
 from moeprune.quant._numbers import Raw, plain_weight
 from moeprune.quant._plain import plain_tensor
@@ -57,6 +58,7 @@ __all__ = [
     "grid_of",
     "in_place",
     "judged",
+    "layered_settings",
     "multipliers",
     "not_loadable",
     "places_in_config",

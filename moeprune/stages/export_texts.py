@@ -52,10 +52,13 @@ class Telling:
     quantised: Quantised | None = None
 
     def texts(self) -> dict[str, str]:
-        """File name -> text; the errors of quantised weights in it, once these are written."""
-        quantisation = None if self.quantised is None else self.quantised.to_json()
+        """File name -> text; the errors of quantised weights in it, once these are written.
+
+        Until then, it is at least as long as it will be.
+        """
+        quantisation = None if self.quantised is None else self.quantised.to_json(reserve=True)
         opened, gain = self.opened, self.routed.gain
-        current = self.plan.without_stale() if self.plan else None
+        current = self.plan.without_stale() if self.plan and self.plan.num_removed else None
         return {
             RECORD: record_text(
                 opened=opened,

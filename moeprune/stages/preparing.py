@@ -34,6 +34,7 @@ from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.quantising import quantised
 from moeprune.stages.routed import Routed
+from moeprune.stages.schemes_of import mixed_options
 from moeprune.stages.stored import settings_texts
 from moeprune.stages.streaming import StreamedModel
 
@@ -69,6 +70,8 @@ def prepare(
             "there is nothing to change: give --plan (which experts stay), --k1 and --k2 (how many "
             "run), --quantize (how they are stored), or several of them."
         )
+    layers = plan.quantize if plan is not None else None
+    options = mixed_options(options, layers)
     form = form_of(plan, per_layer=per_layer, pad=pad)
     check_output(output, source=None)  # before a download
     opened = open_model(model, revision=revision, source=source)
@@ -91,7 +94,9 @@ def prepare(
     size = size_of(opened, current, edits) | padding_size(plain, edits)
     made = None
     if options is not None:
-        made = quantised(edits, index=index, layout=opened.layout, options=options, keep=keep)
+        made = quantised(
+            edits, index=index, layout=opened.layout, options=options, keep=keep, layers=layers
+        )
         edits, size = list(made.edits), made.size(size)
     code = made.code if made else ()
     changes: dict[tuple[str, ...], Any] = {

@@ -9,11 +9,12 @@ from typing import Any
 
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.core.layout import TensorInfo
-from moeprune.core.quantisation import QuantOptions, WeightError
+from moeprune.core.quantisation import LayerSchemes, QuantOptions, WeightError
 from moeprune.core.rows import Row
 from moeprune.stages.weights import LinearMap
 
 _WORST = 10
+_LONGEST = 1.23456e-100  # of six digits: no other is written with more letters
 _NOTHING = WeightError(0.0, 0.0, 0)
 
 
@@ -62,16 +63,24 @@ class Ledger:
                 ]
                 for row, ids in enumerate(self.keep)
             ],
-            "worst": [
-                {
-                    "layer": self.rows[row][0],
-                    **({"set": self.rows[row][1]} if self.rows[row][1] else {}),
-                    "expert": expert,
-                    "relative": _rounded(by_expert[row, expert].relative),
-                }
-                for row, expert in worst
-            ],
+            "worst": [self._named(at, _rounded(by_expert[at].relative)) for at in worst],
         }
+
+    def longest(self) -> dict[str, Any]:
+        """The same before anything is known, with numbers as long as any that it can hold."""
+        ids = [(row, expert) for row, ids in enumerate(self.keep) for expert in ids]
+        by_length = sorted(ids, key=lambda at: -len(str(self._named(at, _LONGEST))))
+        return {
+            "relative": _LONGEST,
+            "layers": [[_LONGEST for _ in ids] for ids in self.keep],
+            "worst": [self._named(at, _LONGEST) for at in by_length[:_WORST]],
+        }
+
+    def _named(self, at: tuple[int, int], relative: float) -> dict[str, Any]:
+        row, expert = at
+        layer, expert_set = self.rows[row]
+        of = {"layer": layer, **({"set": expert_set} if expert_set else {}), "expert": expert}
+        return of | {"relative": relative}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +116,8 @@ class Quantised:
         edits: all of them, the quantised weights' in place of the plain ones'.
         settings: ``quantization_config`` of config.json.
         options: what was asked for.
-        group_size: of the scheme.
+        group_sizes: scheme -> its group size; one, but for ``mixed``.
+        layers: with ``mixed``: the scheme of every layer.
         parts: part -> its size.
         stored: tensor of the source -> what it would be in the export if every expert stayed, with
             the source's shape and the export's bytes; of tensors of which something is quantised.
@@ -119,11 +129,12 @@ class Quantised:
     edits: tuple[TensorEdit, ...]
     settings: Mapping[str, Any]
     options: QuantOptions
-    group_size: int
+    group_sizes: Mapping[str, int]
     parts: Mapping[str, PartSize]
     stored: Mapping[str, TensorInfo]
     padding: int
     errors: Ledger
+    layers: LayerSchemes | None = None
     code: tuple[str, ...] = ()
 
     def size(self, plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,17 +150,29 @@ class Quantised:
             size["bytes_padding"] = plain["bytes_padding"] - self.padding
         return size
 
-    def to_json(self) -> dict[str, Any]:
-        """What moeprune.json says under ``quantisation``; with errors once they are known."""
+    def to_json(self, *, reserve: bool = False) -> dict[str, Any]:
+        """What moeprune.json says under ``quantisation``; with errors once they are known.
+
+        Args:
+            reserve: before they are, in their place what is as long as they can become.
+        """
         body: dict[str, Any] = {
             "scheme": self.options.scheme,
             "options": self.options.to_json(),
-            "group_size": self.group_size,
+            **self._group_sizes(),
             "parts": {part: size.to_json() for part, size in self.parts.items()},
         }
         if self.errors.found:
             body["error"] = self.errors.to_json()
+        elif reserve:
+            body["error"] = self.errors.longest()
         return body
+
+    def _group_sizes(self) -> dict[str, Any]:
+        if self.layers is not None:
+            return {"group_sizes": dict(self.group_sizes), "schemes": list(self.layers.schemes)}
+        (size,) = self.group_sizes.values()
+        return {"group_size": size}
 
 
 def part_sizes(

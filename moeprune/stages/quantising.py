@@ -19,11 +19,12 @@ from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.making import Make, Making
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.names import names_head
-from moeprune.core.quantisation import QuantOptions, SchemeOptions
+from moeprune.core.quantisation import LayerSchemes, QuantOptions, SchemeOptions
 from moeprune.errors import UnsupportedModelError
-from moeprune.quant import Written, encoded, stored_format
+from moeprune.quant import encoded, stored_format
 from moeprune.stages.parts import EXPERT, part_of
 from moeprune.stages.quantised import Ledger, Quantised, part_sizes
+from moeprune.stages.schemes_of import Schemes
 from moeprune.stages.weights import LinearMap, linear_maps
 
 _HEAD = "lm_head"
@@ -36,6 +37,7 @@ def quantised(
     layout: MoeLayout,
     options: QuantOptions,
     keep: Sequence[Sequence[int]],
+    layers: LayerSchemes | None = None,
 ) -> Quantised:
     """The export with its routed experts quantised, and the parts that were asked for.
 
@@ -45,6 +47,7 @@ def quantised(
         layout: of the source, next-token layers included.
         options: what was asked for.
         keep: L sequences of the ids that stay.
+        layers: with ``mixed``: the scheme of every layer.
 
     Raises:
         UnsupportedModelError: the source is quantised already, a weight cannot be written in the
@@ -53,31 +56,26 @@ def quantised(
     check_source(index, options)
     maps = linear_maps(edits, index, layout)
     parts = [_part(edit, layout) for edit in edits]
-    chosen = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
-    check_whole(edits, parts, chosen, layout)
-    scheme = plugins.load(schemes, options.scheme)
-    told = SchemeOptions(
-        group_size=scheme.group_size({at.shape for at in chosen}, options.group_size),
-        double_quant=options.double_quant,
-        dtype=_dtype(chosen),
-    )
+    asked = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
+    check_whole(edits, parts, asked, layout)
+    found = Schemes.for_maps(asked, edits, layout, options, layers)
+    chosen = [at for at in asked if at.module in found.of]
     errors = Ledger(maps=chosen, keep=keep, rows=layout.rows)
-    made = {at.module: _made(at, edits[at.edit], options.scheme, told, errors) for at in chosen}
+    made = {
+        at.module: _made(at, scheme, found.told[scheme], errors)
+        for at in chosen
+        for scheme in [found.of[at.module]]
+    }
     nbytes = {module: sum(edit.info.nbytes for edit in new) for module, new in made.items()}
     modules = [at.module for at in maps]
     if not any(map(names_head, index.entries)):
         modules.append(_HEAD)  # that of tied embeddings is a linear module too
     return Quantised(
         edits=tuple(_replaced(edits, chosen, made)),
-        settings=scheme.settings(
-            Written(
-                quantised=tuple(at.module for at in chosen),
-                plain=tuple(module for module in modules if module not in made),
-                options=told,
-            )
-        ),
+        settings=found.settings(modules),
         options=options,
-        group_size=told.group_size,
+        group_sizes={scheme: told.group_size for scheme, told in found.told.items()},
+        layers=layers,
         parts=part_sizes(edits, parts, maps, nbytes),
         stored=_stored(edits, chosen, nbytes, index, layout, keep),
         padding=sum(at.nbytes - nbytes[at.module] for at in chosen if _is_padding(at)),
@@ -134,17 +132,7 @@ def _part(edit: TensorEdit, layout: MoeLayout) -> str:
     return EXPERT if rule.role == "expert" else "other"
 
 
-def _dtype(chosen: Sequence[LinearMap]) -> str:
-    """The type of most of the numbers."""
-    counts: Counter[str] = Counter()
-    for at in chosen:
-        counts[at.dtype] += at.count
-    return max(sorted(counts), key=lambda dtype: counts[dtype])
-
-
-def _made(
-    at: LinearMap, edit: TensorEdit, scheme: str, options: SchemeOptions, errors: Ledger
-) -> list[TensorEdit]:
+def _made(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) -> list[TensorEdit]:
     """The edits that write one weight in the scheme."""
     plugin: ModuleType = plugins.load(schemes, scheme)
     parts = plugin.parts(at.shape, options)
