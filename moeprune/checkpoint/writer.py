@@ -27,7 +27,7 @@ from moeprune.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All files of an export, known to the byte before one is written.
+    """All files of an export, known to the byte before one is written, but for late texts.
 
     Attributes:
         shards: the weight files.
@@ -142,7 +142,7 @@ def write_checkpoint(
             run_in_turn(jobs, tally)
         for name, text in (contents.late() if contents.late else {}).items():
             (folder / name).unlink()
-            _write_text(text.encode("utf-8"), folder / name, tally.add)
+            _write_text(text.encode("utf-8"), folder / name, lambda _: None)  # counted already
     return output
 
 

@@ -25,18 +25,23 @@ def cost_text(cost: Cost) -> list[str]:
     mine, native = cost.activated, cost.native
     if mine == native:
         return []
+    read = (
+        "decoding one token alone reads "
+        f"{size(native.bytes_per_token)} -> {size(mine.bytes_per_token)}"
+    )
     if mine.routed == native.routed:
-        return [
+        fewer = [
             f"a token activates {count(mine.total)} parameters, in as many experts as before: "
             "fewer to choose from save memory, not compute"
         ]
+        smaller = mine.routed_bytes < native.routed_bytes
+        return [*(fewer if mine.total != native.total else []), *([read] if smaller else [])]
     experts = f", all experts {_change(mine.experts, native.experts)}" if mine.shared else ""
     return [
         f"a token activates {count(native.total)} -> {count(mine.total)} parameters "
         f"({_change(mine.total, native.total)}; routed experts "
         f"{_change(mine.routed, native.routed)}{experts})",
-        "decoding one token alone reads "
-        f"{size(native.bytes_per_token)} -> {size(mine.bytes_per_token)}",
+        read,
     ]
 
 

@@ -44,6 +44,15 @@ def test_pruning_alone_saves_no_compute() -> None:
     ]
 
 
+def test_smaller_numbers_are_read_faster() -> None:
+    smaller = replace(NATIVE, routed_bytes=1_006_632_960, bytes_per_token=4_886_230_272)
+    read = "decoding one token alone reads 5.89 GB -> 4.89 GB"
+    assert cost_text(Cost(activated=smaller, native=NATIVE)) == [read]
+    both = replace(smaller, other=NATIVE.other - 1000)
+    pruned, last = cost_text(Cost(activated=both, native=NATIVE))
+    assert pruned.endswith("save memory, not compute") and last == read
+
+
 def test_nothing_is_said_of_no_change() -> None:
     assert cost_text(Cost(activated=NATIVE, native=NATIVE)) == []
 

@@ -504,3 +504,16 @@ def test_a_folded_gain_streams_like_the_rest(
     differing = {name for name in mine if mine[name] != theirs[name]}
     assert differing <= {"moeprune.json", "README.md"}  # they state the name of the source
     assert not list((tmp_path / "out.partial").glob("*"))
+
+
+def test_weights_are_quantised_while_they_come(
+    hub: FileHub, source: Path, plan: str, tmp_path: Path, home: Path
+) -> None:
+    calls = [job(plan, tmp_path / "out", quantize="int4", shard_size="300kB")]
+    calls.append(job(plan, tmp_path / "plain", quantize="int4", shard_size="300kB", stream=False))
+    outcomes, _ = call_client(hub.url, calls, home=home)
+    assert [outcome.get("text") for outcome in outcomes] == [None, None]
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "plain")
+    record = json.loads((tmp_path / "out" / "moeprune.json").read_text())
+    part = record["quantisation"]["parts"]["expert"]
+    assert part["parameters"] == part["quantised"] == 3 * 8 * 3 * 768 * 32
