@@ -39,7 +39,7 @@ def values_of(stored: StoredFormat | None, tensors: Mapping[str, TensorInfo]) ->
         for name, info in tensors.items()
         if info.dtype in _CODES and (count := _unpacked(name, tensors, settings)) is not None
     }
-    owners = {_owner(name) for name in weights}
+    owners = {owner_of(name) for name in weights}
     beside = {
         name: 0
         for name in tensors
@@ -80,7 +80,7 @@ def _unpacked(
     return codes if info.dtype.startswith("F8") else None
 
 
-def _owner(weight: str) -> str:
+def owner_of(weight: str) -> str:
     """What the names of everything beside a quantised weight begin with."""
     module, _, last = weight.rpartition(".")
     if last in ("weight", "qweight", "weight_packed"):
