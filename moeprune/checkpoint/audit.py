@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from moeprune.checkpoint.audit_padding import empty_problems
+from moeprune.checkpoint.audit_padding import Reads, empty_problems
 from moeprune.checkpoint.audit_reader import Shards
 from moeprune.checkpoint.audit_tensor import tensor_problem
 from moeprune.checkpoint.index import CheckpointIndex
@@ -32,6 +33,22 @@ ABSENT = _Absent()
 _EXPERT_NUMBER = re.compile(r"(?<=\bexperts\.)(\d+)(?=\.)")
 
 
+class Computed(Protocol):
+    """Tensors of an export that are not bytes of the source, and what they must be."""
+
+    @property
+    def targets(self) -> Collection[str]:
+        """Their names, of those that the export must have."""
+
+    def problems(self, mine: Reads, theirs: Reads) -> Iterator[str]:
+        """What is wrong with them, one line each; every one of them is looked at.
+
+        Args:
+            mine: the source.
+            theirs: the export.
+        """
+
+
 @dataclass(slots=True)
 class Audit:
     """What was compared, and what did not hold.
@@ -39,6 +56,7 @@ class Audit:
     Attributes:
         tensors: tensors of the export that equal what they must be.
         multiplied: those of them that are the source's times a factor.
+        computed: those of them that were computed from the source's.
         dropped: tensors of the source that left with their expert.
         bytes_compared: bytes of the export that were compared with the source.
         problems: one line each; empty means the export is what the plan says.
@@ -46,6 +64,7 @@ class Audit:
 
     tensors: int = 0
     multiplied: int = 0
+    computed: int = 0
     dropped: int = 0
     bytes_compared: int = 0
     problems: list[str] = field(default_factory=list)
@@ -59,6 +78,7 @@ def audit(
     keep: Sequence[Sequence[int]],
     padded: bool = False,
     factors: Mapping[str, float] | None = None,
+    computed: Mapping[str, Sequence[Computed]] | None = None,
     passing: PassingFiles | None = None,
     on_progress: OnProgress = ignore,
 ) -> Audit:
@@ -72,6 +92,8 @@ def audit(
         padded: whether every layer is filled up to the widest one: experts and router rows of
             zeros, biases of −1e9.
         factors: tensor of the source -> what its values are multiplied by; others are the same.
+        computed: tensor of the source -> what was made of it, instead of a tensor like it; all that
+            was made of several is with the first of them.
         passing: where the source's weight files come from, if they are not all in its folder; at
             most one of them is here at a time, and those that nothing is compared with never are.
         on_progress: told of the bytes compared (and fetched).
@@ -97,6 +119,12 @@ def audit(
     with ExitStack() as stack:
         mine, theirs = Shards(source, stack, passing, report), Shards(export, stack)
         for name, target in due.items():
+            if computed is not None and name in computed:
+                for one in computed[name]:
+                    _compare(one, mine, theirs, export, result)
+                    expected.update(one.targets)
+                    report()
+                continue
             entry, rule = source.entries[name], layout.tensors.get(name)
             ids = keep[rule.row] if rule else ()
             expected.add(target)
@@ -125,6 +153,18 @@ def audit(
         if name not in expected:
             result.problems.append(f"{name} is in the export but not due from the source")
     return result
+
+
+def _compare(
+    one: Computed, mine: Reads, theirs: Reads, export: CheckpointIndex, result: Audit
+) -> None:
+    found = list(one.problems(mine, theirs))
+    result.problems += found
+    there = [export.entries[name] for name in one.targets if name in export.entries]
+    result.bytes_compared += sum(entry.info.nbytes for entry in there)
+    if not found:
+        result.tensors += len(there)
+        result.computed += len(there)
 
 
 def _due(

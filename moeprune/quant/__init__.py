@@ -14,6 +14,7 @@ A file of this folder is one format. It defines
 """
 
 from moeprune.quant._encoding import Numbers, difference, encoded
+from moeprune.quant._floats import to_dtype, weight_values
 from moeprune.quant._format import (
     StoredFormat,
     check_companions,
@@ -21,8 +22,9 @@ from moeprune.quant._format import (
     not_loadable,
     stored_format,
 )
-from moeprune.quant._grid import grid_of
+from moeprune.quant._grid import grid_of, stored_names
 from moeprune.quant._layered import layered_settings
+from moeprune.quant._maps import stored_maps
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
 from moeprune.quant._numbers import Raw, plain_weight
 from moeprune.quant._plain import plain_tensor
@@ -67,6 +69,10 @@ __all__ = [
     "plain_weight",
     "settings_differences",
     "stored_format",
+    "stored_maps",
+    "stored_names",
     "tensor_of",
+    "to_dtype",
     "values_of",
+    "weight_values",
 ]

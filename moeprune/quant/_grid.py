@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moeprune.quant._numbers import Raw, absmax, e4m3, nf4_state, numbers
+from moeprune.quant._numbers import NF4_STATE, Raw, absmax, e4m3, nf4_state, numbers
 
 Values = npt.NDArray[np.float32]
 
@@ -40,6 +40,19 @@ NF4 = np.array(
     ],
     dtype=np.float32,
 )
+
+
+BITS = {"int8": 8, "int4": 4}
+_TYPES = {
+    "weight_packed": ("I32",),
+    "weight_scale": ("BF16", "F16", "F32"),
+    "weight_shape": ("I64",),
+    "weight_scale_inv": ("F32",),
+    "weight.quant_map": ("F32",),
+    "weight.nested_absmax": ("F32",),
+    "weight.nested_quant_map": ("F32",),
+    NF4_STATE: ("U8",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +168,43 @@ def fp8_grid(parts: Mapping[str, Raw]) -> Grid:
     )
 
 
+def stored_names(scheme: str, *, double_quant: bool = False) -> tuple[str, ...]:
+    """What follows a map's name in the names of all that a scheme stores of it."""
+    if scheme == "fp8":
+        return ("weight", "weight_scale_inv")
+    if scheme != "nf4":
+        return ("weight_packed", "weight_scale", "weight_shape")
+    nested = ("weight.nested_absmax", "weight.nested_quant_map") if double_quant else ()
+    return ("weight", "weight.absmax", "weight.quant_map", *nested, NF4_STATE)
+
+
+def layout_problem(scheme: str, parts: Mapping[str, Raw], shape: tuple[int, ...]) -> str:
+    """What is wrong with the types and shapes that a matrix is stored in, or "".
+
+    Args:
+        scheme: that it is stored in.
+        parts: suffix -> tensor, as they lie in the export.
+        shape: (out, in).
+    """
+    nested = "weight.nested_absmax" in parts
+    types = {
+        **_TYPES,
+        "weight": ("F8_E4M3",) if scheme == "fp8" else ("U8",),
+        "weight.absmax": ("U8",) if nested else ("F32",),
+    }
+    shapes = {"weight": shape if scheme == "fp8" else (-(-math.prod(shape) // 2), 1)}
+    if scheme in BITS:
+        shapes["weight_packed"] = (shape[0], -(-shape[1] * BITS[scheme] // 32))
+    for name, raw in parts.items():
+        wanted = shapes.get(name, raw.info.shape)
+        if raw.info.dtype not in types[name] or raw.info.shape != wanted:
+            return (
+                f"{name} is {raw.info.dtype} {list(raw.info.shape)} where {scheme} has "
+                f"{' or '.join(types[name])} {list(wanted)}"
+            )
+    return ""
+
+
 def grid_of(scheme: str, parts: Mapping[str, Raw]) -> Grid:
     """The numbers of one matrix that ``scheme`` has written.
 
@@ -169,4 +219,4 @@ def grid_of(scheme: str, parts: Mapping[str, Raw]) -> Grid:
         return nf4_grid(parts)
     if scheme == "fp8":
         return fp8_grid(parts)
-    return int_grid(parts, 8 if scheme == "int8" else 4)
+    return int_grid(parts, BITS[scheme])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from moeprune.quant._grid import NF4, Grid, Values, grid_of
+from moeprune.quant._grid import BITS, NF4, Grid, Values, grid_of, layout_problem, stored_names
 from moeprune.quant._numbers import Raw, absmax, nf4_state, numbers
 
 # Half a unit in the last place, relative: what one operation in the type rounds.
@@ -49,6 +49,14 @@ def judged(
         dtype: of the source, as safetensors spells it.
         group_size: numbers that share a scale (of fp8, side of a block).
     """
+    if scheme not in (*BITS, "nf4", "fp8"):
+        return Judged(f"is to be {scheme!r}, which is not known")
+    due = stored_names(scheme, double_quant="weight.nested_absmax" in parts)
+    if set(due) != set(parts):
+        return Judged(f"has {', '.join(sorted(parts))} where {scheme} has {', '.join(due)}")
+    wrong = layout_problem(scheme, parts, weight.shape)
+    if wrong:
+        return Judged(wrong)
     try:
         grid = grid_of(scheme, parts)
     except (KeyError, ValueError, TypeError, ZeroDivisionError) as problem:

@@ -1,0 +1,54 @@
+"""Weights as float32 arrays, and rounded to the types of models: numpy, apart from torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprune.quant._numbers import Raw, plain_weight
+
+Values = npt.NDArray[np.float32]
+
+
+def weight_values(parts: Mapping[str, Raw], settings: Mapping[str, object]) -> Values | None:
+    """The weight that the stored tensors of one linear map, or of a stack's expert, stand for.
+
+    Args:
+        parts: suffix -> tensor; of a plain weight ``weight`` alone.
+        settings: the quantisation settings.
+
+    Returns:
+        float32, or None for a layout that this does not read.
+    """
+    weight = parts.get("weight")
+    if len(parts) == 1 and weight is not None and weight.info.dtype in ("F64", "F32", "F16"):
+        data = np.frombuffer(weight.data, f"<f{int(weight.info.dtype[1:]) // 8}")
+        return data.astype(np.float32).reshape(weight.info.shape)
+    if len(parts) == 1 and weight is not None and weight.info.dtype == "BF16":
+        wide = np.frombuffer(weight.data, "<u2").astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32).reshape(weight.info.shape)
+    made = plain_weight(parts, settings)
+    if made is None:
+        return None
+    # Blocks of numbers (MXFP4) have an axis more than the matrix.
+    return made.astype(np.float32).reshape(*made.shape[:1], -1)
+
+
+def to_dtype(values: Values, dtype: str) -> Values:
+    """Values rounded to a narrower type, half to even, as float32.
+
+    Args:
+        values: the numbers.
+        dtype: as safetensors spells it: BF16, F16, or another, which keeps them.
+    """
+    if dtype == "F16":
+        return values.astype(np.float16).astype(np.float32)
+    if dtype != "BF16":
+        return values
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    upper = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) & np.uint32(0xFFFF0000)
+    rounded: Values = np.where(np.isnan(values), values, upper.view(np.float32))
+    return rounded
