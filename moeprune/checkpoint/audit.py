@@ -146,7 +146,7 @@ def audit(
             report()
             if rule is not None and rule.expert is not None and rule.expert == ids[-1]:
                 for number in range(len(ids), width):
-                    target = _numbered(name, rule.expert, number)
+                    target = numbered(name, rule.expert, number)
                     expected.add(target)
                     result.problems += empty_problems(theirs, export, target, entry.info)
     for name in export.entries:
@@ -175,13 +175,13 @@ def _due(
     for name in source.entries:
         rule = layout.tensors.get(name)
         ids = keep[rule.row] if rule else ()
-        target = _target_name(name, rule, ids, layout.num_experts[rule.row] if rule else 0)
+        target = target_name(name, rule, ids, layout.num_experts[rule.row] if rule else 0)
         if target is not None:
             names[name] = target
     return names
 
 
-def _target_name(
+def target_name(
     name: str, rule: ExpertTensor | None, ids: Sequence[int], experts: int
 ) -> str | None:
     """The name that a tensor has in the export; None: it leaves."""
@@ -192,10 +192,10 @@ def _target_name(
     staying = [*ids, *behind] if not rule.shift else [None] * (rule.shift * len(ids)) + list(ids)
     if rule.expert not in staying:
         return None
-    return _numbered(name, rule.expert + rule.shift * experts, staying.index(rule.expert))
+    return numbered(name, rule.expert + rule.shift * experts, staying.index(rule.expert))
 
 
-def _numbered(name: str, old: int, new: int) -> str:
+def numbered(name: str, old: int, new: int) -> str:
     return _EXPERT_NUMBER.sub(
         lambda match: str(new) if match[1] == str(old) else match[1], name, count=1
     )

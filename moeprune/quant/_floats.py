@@ -37,15 +37,17 @@ def weight_values(parts: Mapping[str, Raw], settings: Mapping[str, object]) -> V
     return made.astype(np.float32).reshape(*made.shape[:1], -1)
 
 
-def to_dtype(values: Values, dtype: str) -> Values:
-    """Values rounded to a narrower type, half to even, as float32.
+def to_dtype(values: Values | npt.NDArray[np.float64], dtype: str) -> Values:
+    """Values rounded to the type of a model, half to even, as float32.
 
     Args:
-        values: the numbers.
-        dtype: as safetensors spells it: BF16, F16, or another, which keeps them.
+        values: the numbers; of float64 ones, such as are products, those of 24 bits or less are
+            rounded once.
+        dtype: as safetensors spells it: BF16, F16, or another, which is float32.
     """
     if dtype == "F16":
         return values.astype(np.float16).astype(np.float32)
+    values = values.astype(np.float32)
     if dtype != "BF16":
         return values
     bits = np.ascontiguousarray(values).view(np.uint32)

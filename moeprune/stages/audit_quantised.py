@@ -16,8 +16,9 @@ from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
 from moeprune.core.layout import TensorInfo
 from moeprune.core.split import Split
 from moeprune.quant import Judged, Raw, judged, stored_names, to_dtype, weight_values
+from moeprune.stages.quantised_record import PLAIN
 
-PLAIN = "none"
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ class QuantisedWeight:
         requantised: whether the source is quantised.
         place: row, and place among the kept experts; None: of no routed expert.
         part: of the model.
-        factor: what the source's numbers are multiplied by first.
+        factor: what the source's numbers are multiplied by first, rounded to their type.
+        empty: it pads a layer: the map is zero.
         export: the export.
         ledger: what is found is added to it.
     """
@@ -106,6 +108,8 @@ class QuantisedWeight:
     part: str
     export: CheckpointIndex
     ledger: Ledger
+    factor: float = 1.0
+    empty: bool = False
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -130,6 +134,10 @@ class QuantisedWeight:
             return
         if self.requantised:
             weight = to_dtype(weight, self.dtype)
+        if self.factor != 1.0:
+            weight = to_dtype((weight.astype(np.float64) * self.factor), self.dtype)
+        if self.empty:
+            weight = np.zeros_like(weight)
         for module, map_weight in zip(
             self.modules, self.split.cut(weight) if self.split else [weight], strict=True
         ):

@@ -78,6 +78,12 @@ def stored_type(index: CheckpointIndex) -> str:
     return _NAMES[min(sizes, key=lambda name: (-sizes[name], name))] if sizes else "float32"
 
 
+def plain_type(index: CheckpointIndex) -> str:
+    """The type of a checkpoint's weights once they are plain numbers, as safetensors spells it."""
+    spelled = {name: dtype for dtype, name in _NAMES.items()}
+    return spelled.get(stored_type(index), "BF16")
+
+
 def _bytes_wide(index: CheckpointIndex) -> int:
     """Of the model in float32; of quantised weights, no less than that."""
     return 4 * sum(
