@@ -7,18 +7,18 @@ each stored tensor must hold, so that a mistake there does not hide itself here.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from moeprune.checkpoint.audit_names import numbered, target_name
 from moeprune.checkpoint.audit_padding import Reads, empty_problems
 from moeprune.checkpoint.audit_reader import Shards
 from moeprune.checkpoint.audit_tensor import tensor_problem
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sources import PassingFiles
-from moeprune.core.layout import ExpertTensor, MoeLayout
+from moeprune.core.layout import MoeLayout
 from moeprune.core.progress import OnProgress, Progress, ignore
 
 
@@ -30,7 +30,6 @@ class _Absent:
 
 
 ABSENT = _Absent()
-_EXPERT_NUMBER = re.compile(r"(?<=\bexperts\.)(\d+)(?=\.)")
 
 
 class Computed(Protocol):
@@ -179,26 +178,6 @@ def _due(
         if target is not None:
             names[name] = target
     return names
-
-
-def target_name(
-    name: str, rule: ExpertTensor | None, ids: Sequence[int], experts: int
-) -> str | None:
-    """The name that a tensor has in the export; None: it leaves."""
-    if rule is None or rule.expert is None:
-        return name
-    # Everything that stays, in order: each set's kept experts, then the idle ones.
-    behind = range(experts, max(experts, rule.expert + 1))
-    staying = [*ids, *behind] if not rule.shift else [None] * (rule.shift * len(ids)) + list(ids)
-    if rule.expert not in staying:
-        return None
-    return numbered(name, rule.expert + rule.shift * experts, staying.index(rule.expert))
-
-
-def numbered(name: str, old: int, new: int) -> str:
-    return _EXPERT_NUMBER.sub(
-        lambda match: str(new) if match[1] == str(old) else match[1], name, count=1
-    )
 
 
 def config_differences(

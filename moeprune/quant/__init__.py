@@ -38,6 +38,7 @@ from moeprune.quant._settings import (
     places_in_file,
     settings_differences,
 )
+from moeprune.quant._stated import stated_problems
 from moeprune.quant._steps import Judged, judged
 from moeprune.quant._values import values_of
 from moeprune.quant._written import Written
@@ -68,6 +69,7 @@ __all__ = [
     "plain_tensor",
     "plain_weight",
     "settings_differences",
+    "stated_problems",
     "stored_format",
     "stored_maps",
     "stored_names",

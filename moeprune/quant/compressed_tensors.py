@@ -66,7 +66,7 @@ def not_loaded(
 def bits_of(module: str, settings: Mapping[str, Any]) -> int | None:
     """Bits of one packed weight of ``module``, or None where the settings do not say."""
     groups = settings.get("config_groups")
-    group = _group_of(module, groups) if isinstance(groups, dict) else None
+    group = group_of(module, groups) if isinstance(groups, dict) else None
     if group is None and isinstance(groups, dict) and groups:
         group = _read_by(groups, routed=".experts." in module)
     weights = group.get("weights") if isinstance(group, dict) else None
@@ -85,7 +85,7 @@ def _several_schemes(
         module, _, last = name.rpartition(".")
         if last not in ("weight_packed", "weight_scale"):
             continue
-        used = _group_of(module, groups)
+        used = group_of(module, groups)
         read = _read_by(groups, routed=name in experts)
         if used is not None and _scheme(used, settings) != _scheme(read, settings):
             return f"transformers would unpack {module} by the settings of other modules"
@@ -99,7 +99,7 @@ def _targets(group: Any) -> list[str]:
     return [target for target in targets if isinstance(target, str)]
 
 
-def _group_of(module: str, groups: Mapping[str, Any]) -> Any:
+def group_of(module: str, groups: Mapping[str, Any]) -> Any:
     """The group that the module belongs to: by its name, else by a pattern, else by its class."""
 
     def by_pattern(target: str) -> bool:

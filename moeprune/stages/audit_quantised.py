@@ -19,8 +19,6 @@ from moeprune.quant import Judged, Raw, judged, stored_names, to_dtype, weight_v
 from moeprune.stages.quantised_record import PLAIN
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Slab:
     """The part of a stored tensor that one expert has, or a whole tensor.

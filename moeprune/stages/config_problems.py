@@ -41,6 +41,7 @@ def config_problems(
     ]
     owned = {*layout.count_keys, *changes, *run}
     added = {path[0] for path in form_config(made.form, source, layout, keep, made.policy)}
+    added |= {"quantization_config"} if made.quantisation is not None else set()
     names = named_places(source)
     for path, mine, theirs in config_differences(source.config, out.config):
         if path not in owned and path[0] not in added and not names(path):

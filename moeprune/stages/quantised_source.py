@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moeprune.checkpoint.audit import Computed, numbered, target_name
+from moeprune.checkpoint.audit_names import numbered, target_name
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.names import names_table
@@ -62,13 +62,13 @@ class QuantisedSource:
     record: QuantisedRecord
     factors: Mapping[str, float]
 
-    def computed(self, ledger: Ledger) -> dict[str, list[Computed]]:
+    def computed(self, ledger: Ledger) -> dict[str, list[QuantisedWeight]]:
         """Tensor of the source -> what was made of it; what is not in it is copied.
 
         Args:
             ledger: what is found is added to it, once the tensors are looked at.
         """
-        found: dict[str, list[Computed]] = {}
+        found: dict[str, list[QuantisedWeight]] = {}
         dtype = plain_type(self.source)
         for stored in self._weights():
             rule = self.layout.tensors.get(stored.name)

@@ -18,6 +18,7 @@ from moeprune.stages.forms import PADDED, has_code
 from moeprune.stages.forward import compare_forward
 from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
+from moeprune.stages.quantised_audit import QuantisedAudit
 from moeprune.stages.runnable import check_trusted
 from moeprune.stages.stored import check_runnable
 from moeprune.stages.streaming import outlined
@@ -41,6 +42,7 @@ class VerifyReport:
         reference: what the logits were compared with.
         tolerance: what the logits were held to.
         multiplied: of ``tensors``, those that are the source's times a folded gain.
+        computed: of ``tensors``, those that hold the source's numbers quantised.
     """
 
     problems: tuple[str, ...]
@@ -51,6 +53,7 @@ class VerifyReport:
     tolerance: float
     reference: str = "the source with the removed experts masked"
     multiplied: int = 0
+    computed: int = 0
 
     @property
     def ok(self) -> bool:
@@ -64,6 +67,7 @@ class VerifyReport:
             "problems": list(self.problems),
             "tensors": self.tensors,
             "multiplied": self.multiplied,
+            "quantised": self.computed,
             "dropped": self.dropped,
             "bytes_compared": self.bytes_compared,
         }
@@ -81,8 +85,11 @@ class VerifyReport:
     def to_text(self) -> str:
         """What a person reads."""
         times = f"{self.multiplied} equal to them times the gain, " if self.multiplied else ""
+        if self.computed:
+            times += f"{self.computed} quantised, every number within half a step of its own, "
         lines = [
-            f"tensors: {self.tensors - self.multiplied} equal to the source's, {times}"
+            f"tensors: {self.tensors - self.multiplied - self.computed} equal to the source's, "
+            f"{times}"
             f"{self.dropped} left with their expert",
             f"bytes: {self.bytes_compared:,} compared",
         ]
@@ -172,6 +179,9 @@ def verify(
             factors = made.gain.factors(source_index, layout, staying.tensors)
         if tolerance is None:
             allowed = max(allowed, rounding_of(factors, source_index.tensors))
+        quantised = QuantisedAudit.of(
+            made, staying, out_index, layout=next_token.layout, factors=factors
+        )
         found = audit(
             staying,
             out_index,
@@ -179,11 +189,13 @@ def verify(
             keep=made.keep(layout),
             padded=made.form == PADDED,
             factors=factors,
+            computed=quantised.computed if quantised else None,
             passing=remote,
             on_progress=on_progress,
         )
         found.dropped += len(source_index.entries) - len(staying.entries)
         problems = [*found.problems, *config_problems(source_index, out_index, next_token, made)]
+        problems += quantised.problems() if quantised else ()
         logits = None
         if forward and not problems:
             on_progress(Progress("verify logits", 0, 0, "prompts"))
@@ -208,6 +220,7 @@ def verify(
         problems=tuple(problems),
         tensors=found.tensors,
         multiplied=found.multiplied,
+        computed=found.computed,
         dropped=found.dropped,
         bytes_compared=found.bytes_compared,
         logits=logits,
