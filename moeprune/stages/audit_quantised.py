@@ -14,9 +14,9 @@ import numpy as np
 from moeprune.checkpoint.audit_padding import Reads
 from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
 from moeprune.core.layout import TensorInfo
+from moeprune.core.quantisation import PLAIN
 from moeprune.core.split import Split
 from moeprune.quant import Judged, Raw, judged, stored_names, to_dtype, weight_values
-from moeprune.stages.quantised_record import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

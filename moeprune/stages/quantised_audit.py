@@ -10,12 +10,13 @@ from pathlib import Path
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import MoeLayout
 from moeprune.core.names import names_table
+from moeprune.core.quantisation import PLAIN
 from moeprune.quant import stated_problems
 from moeprune.stages.audit_quantised import Ledger, QuantisedWeight
 from moeprune.stages.exported import RECORD, Exported
 from moeprune.stages.forms import PADDED
 from moeprune.stages.parts import EXPERT
-from moeprune.stages.quantised_record import PLAIN, QuantisedRecord
+from moeprune.stages.quantised_record import QuantisedRecord
 from moeprune.stages.quantised_source import QuantisedSource
 
 _SAME = 1e-4  # of two errors: sums of many small numbers, one of them rounded to six digits

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moeprune.core.quantisation import MIXED, SCHEMES, QuantOptions
+from moeprune.core.quantisation import MIXED, PLAIN, SCHEMES, QuantOptions
 from moeprune.errors import CheckpointError, UsageError
-
-PLAIN = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +53,6 @@ class QuantisedRecord:
         """That of the experts of a row."""
         return self.schemes[row] if self.schemes else self.options.scheme
 
-    @property
-    def other_scheme(self) -> str:
-        """That of parts beside the experts: of several, the one with the most bits."""
-        if self.options.scheme != MIXED:
-            return self.options.scheme
-        used = [scheme for scheme in ("int8", "fp8", "int4", "nf4") if scheme in self.schemes]
-        return used[0] if used else PLAIN
-
     def group_size_of(self, scheme: str) -> int:
         """Numbers that share a scale (of fp8, side of a block)."""
         return self.group_sizes.get(scheme, 0)
@@ -89,9 +79,7 @@ class QuantisedRecord:
         schemes = tuple(body.get("schemes", ()))
         if not set(schemes) <= {*SCHEMES, PLAIN} or (options.scheme == MIXED) != bool(schemes):
             raise ValueError(f"schemes {list(schemes)!r}")
-        sizes = body["group_size"]
-        if not isinstance(sizes, dict):
-            sizes = {options.scheme: sizes}
+        sizes = body["group_sizes"] if schemes else {options.scheme: body["group_size"]}
         if not all(type(size) is int and size > 0 for size in sizes.values()):
             raise ValueError(f"group_size {sizes!r}")
         error = body["error"]

@@ -13,12 +13,13 @@ from moeprune.checkpoint.audit_names import numbered, target_name
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.names import names_table
+from moeprune.core.quantisation import PLAIN
 from moeprune.core.split import Split
 from moeprune.quant import stored_format, stored_maps
 from moeprune.stages.audit_quantised import Ledger, QuantisedWeight, Slab
 from moeprune.stages.number_type import plain_type
 from moeprune.stages.parts import EXPERT, OTHER, part_of
-from moeprune.stages.quantised_record import PLAIN, QuantisedRecord
+from moeprune.stages.quantised_record import QuantisedRecord
 
 _WEIGHT = ".weight"
 
@@ -105,7 +106,7 @@ class QuantisedSource:
         if part == EXPERT and rule is not None:
             scheme = self.record.scheme_of(rule.row)
         elif part in self.record.also and not names_table(stored.name):
-            scheme = self.record.other_scheme
+            scheme = self.record.options.scheme
         split = self._split(stored)
         if scheme == PLAIN and not stored.quantised and (split is None or self._is_whole(stored)):
             return

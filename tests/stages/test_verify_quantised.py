@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from plans import plan_keeping
 from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 from uneven import uneven_plan
 
 import moeprune
-from moeprune.core.quantisation import SCHEMES, QuantOptions
+from moeprune.core.quantisation import SCHEMES, LayerSchemes, QuantOptions
 from moeprune.stages.verify import VerifyReport, verify
 
 Tensors = dict[str, torch.Tensor]
@@ -99,6 +101,27 @@ def test_every_way_of_export_passes(
     out = moeprune.export(source, output=tmp_path / "out", quantize=options, **arguments)
     report = verify(out, source=source)
     assert report.ok, report.to_text()
+
+
+def test_a_scheme_for_every_layer(source: Path, tmp_path: Path) -> None:
+    layers = LayerSchemes(schemes=("int8", "none", "int4"), group_sizes={"int8": 64, "int4": 32})
+    plan = replace(plan_keeping(source, [range(1, 12)] * 3), quantize=layers)
+    out = moeprune.export(source, output=tmp_path / "out", plan=plan)
+    report = verify(out, source=source)
+    assert report.ok, report.to_text()
+
+    def other(body: dict[str, Any]) -> None:
+        body["quantisation"]["schemes"] = ["int4", "none", "int8"]
+
+    failed(verify(told(out, tmp_path / "other", "moeprune.json", other), source=source), "int4")
+
+    def all_int8(config: dict[str, Any]) -> None:
+        groups = config["quantization_config"]["config_groups"]
+        groups["group_0"]["targets"] = ["Linear"]
+        groups.pop("group_1")
+
+    wrong = told(out, tmp_path / "int8", "config.json", all_int8)
+    failed(verify(wrong, source=source), "num_bits")
 
 
 @pytest.mark.parametrize("scheme", ["int8", "nf4", "fp8"])
@@ -249,6 +272,7 @@ def test_settings_that_loaders_would_read_wrongly_are_found(
         lambda q: q["options"].update(scheme="int3"),
         lambda q: q.update(parts=[]),
         lambda q: q.update(schemes=["int8"]),
+        lambda q: q.update(schemes=["int8"] * 3, options={**q["options"], "scheme": "mixed"}),
     ],
 )
 def test_a_record_that_cannot_be_read_is_one_line(
