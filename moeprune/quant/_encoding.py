@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import moeprune.quant.schemes as schemes
@@ -32,16 +32,30 @@ def encoded(
         UnsupportedModelError: the scheme cannot hold a number of it.
     """
     plugin = plugins.load(schemes, scheme)
+    weight = weight.contiguous()
     parts = plugin.encode(weight, options)
-    return parts, difference(weight, plugin.decode(parts, tuple(weight.shape), options))
+    return parts, difference(weight, plugin.numbers(parts, tuple(weight.shape), options))
 
 
-def difference(weight: torch.Tensor, read: torch.Tensor) -> WeightError:
-    """How far ``read`` is from ``weight``; both (out, in) of floating types. Sums are float64."""
+def difference(weight: torch.Tensor, read: Iterable[torch.Tensor]) -> WeightError:
+    """How far ``read`` is from ``weight``. Sums are float64.
+
+    Args:
+        weight: of a floating type.
+        read: its numbers in order, in runs of any length.
+    """
     import torch
 
-    norms = [
-        float(torch.linalg.vector_norm(values, dtype=torch.float64))
-        for values in (weight.float() - read.float(), weight.float())
-    ]
-    return WeightError(norms[0] ** 2, norms[1] ** 2, weight.numel())
+    flat, start = weight.reshape(-1), 0
+    narrow, wide = torch.empty(0), torch.empty(0, dtype=torch.float64)
+    error_sq = norm_sq = 0.0
+    for run in read:
+        if run.numel() > narrow.numel():
+            narrow, wide = narrow.new_empty(run.numel()), wide.new_empty(run.numel())
+        values = narrow[: run.numel()].copy_(flat[start : start + run.numel()])
+        start += run.numel()
+        double = wide[: run.numel()].copy_(values)
+        norm_sq += float(torch.dot(double, double))
+        double.copy_(values.sub_(run.reshape(-1)))
+        error_sq += float(torch.dot(double, double))
+    return WeightError(error_sq, norm_sq, weight.numel())

@@ -12,8 +12,10 @@ A weight is a matrix (out, in). A file of this folder is one scheme. It defines
                 of every tensor that it becomes, in order, known before the weight is read
 ``encode``      ``encode(weight, options)``: the bytes of those parts, in their order; ``weight`` is
                 a torch tensor (out, in) in the type that the source stores
-``decode``      ``decode(parts, shape, options)``: what loaders make of them: a float32 torch tensor
-                (out, in), before it is rounded to the model's type; ``parts`` is the bytes in order
+``numbers``     ``numbers(parts, shape, options)``: what loaders make of them, not yet rounded to
+                the model's type: the numbers of the weight in order, in runs that stay in the
+                cache: float32 tensors of any shape, of which one lasts until the next
+``decode``      ``decode(parts, shape, options)``: the same as one float32 torch tensor (out, in)
 ``settings``    ``settings(written)``: ``quantization_config`` of config.json; ``written`` is a
                 :class:`moeprune.quant.Written`
 ==============  ================================================================================

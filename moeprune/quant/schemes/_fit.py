@@ -12,7 +12,7 @@ from moeprune.errors import UnsupportedModelError
 Shape = tuple[int, ...]
 
 # Numbers that are worked on at once: what is computed on the way then stays in the cache.
-_AT_ONCE: Final = 1 << 16
+_AT_ONCE: Final = 1 << 17
 
 TYPES: Final = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 NAMES: Final = {
@@ -64,31 +64,58 @@ def first_that_fits(
     )
 
 
-def row_blocks(shape: Shape, multiple: int = 1) -> Iterator[slice]:
-    """The rows of a matrix, as many at once as stay in the cache.
+def in_groups(weight: torch.Tensor, size: int) -> torch.Tensor:
+    """A weight as (groups, size), in the order of its numbers; a transposed one is copied."""
+    return weight.contiguous().view(-1, size)
+
+
+def runs(groups: int, size: int) -> Iterator[slice]:
+    """Consecutive groups, as many at once as stay in the cache.
 
     Args:
-        shape: (out, in).
-        multiple: every block but the last is a multiple of so many rows.
+        groups: how many there are.
+        size: numbers of a group.
     """
-    rows = max(1, _AT_ONCE // max(1, shape[1] * multiple)) * multiple
-    for start in range(0, shape[0], rows):
-        yield slice(start, min(start + rows, shape[0]))
+    step = max(1, _AT_ONCE // size)
+    for start in range(0, groups, step):
+        yield slice(start, min(start + step, groups))
 
 
-def check_finite(peaks: torch.Tensor) -> None:
-    """Refuse what no scheme can hold.
+def scratch(groups: int, size: int) -> torch.Tensor:
+    """Room for the longest of :func:`runs`, float32."""
+    return torch.empty((min(groups, max(1, _AT_ONCE // size)), size))
+
+
+def peaks_of(groups: torch.Tensor) -> torch.Tensor:
+    """The largest absolute value of each group, (groups,) float32.
 
     Args:
-        peaks: largest absolute values, NaN where a number is NaN.
+        groups: (groups, size) of a floating type.
 
     Raises:
-        UnsupportedModelError: one of them is not finite.
+        UnsupportedModelError: a number is NaN or infinite, which no scheme can hold.
     """
+    count, size = groups.shape
+    peaks = torch.empty(count)
+    room = scratch(count, size)
+    for run in runs(count, size):
+        values = room[: run.stop - run.start].copy_(groups[run]).abs_()
+        torch.amax(values, -1, out=peaks[run])
     if not bool(torch.isfinite(peaks).all()):
         raise UnsupportedModelError(
             "it holds NaN or infinity, which no scheme can store. Check the checkpoint."
         )
+    return peaks
+
+
+def whole(numbers: Iterable[torch.Tensor], shape: Shape) -> torch.Tensor:
+    """A weight of the runs of its numbers: float32, of this shape."""
+    values = torch.empty(tuple(shape))
+    flat, start = values.view(-1), 0
+    for run in numbers:
+        flat[start : start + run.numel()] = run.reshape(-1)
+        start += run.numel()
+    return values
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:

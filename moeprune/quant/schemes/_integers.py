@@ -8,28 +8,33 @@ of an int32.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from moeprune.core.quantisation import SchemeOptions
 from moeprune.errors import UnsupportedModelError
-from moeprune.quant._reading import raw_bytes, tensor_of
+from moeprune.quant._reading import Bytes, raw_bytes, tensor_of
 from moeprune.quant._written import Written
 from moeprune.quant.schemes._fit import (
     Shape,
     as_bytes,
-    check_finite,
     dtype_of,
     first_that_fits,
-    row_blocks,
+    in_groups,
+    peaks_of,
+    runs,
+    scratch,
 )
 from moeprune.quant.schemes._names import ignored
 
 METHOD = "compressed-tensors"
 _WORD = 32
 _BYTE = 8
+
+Codes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def group_size(shapes: Collection[Shape], wanted: int | None, *, bits: int, default: int) -> int:
@@ -67,47 +72,50 @@ def encode(weight: torch.Tensor, options: SchemeOptions, *, bits: int) -> list[m
     Raises:
         UnsupportedModelError: a number is not finite, or too large for the scales' type.
     """
-    rows, columns = weight.shape
-    half = 2 ** (bits - 1)
-    groups = columns // options.group_size
-    dtype = dtype_of(options.dtype)
-    packed = torch.empty((rows, columns * bits // _BYTE), dtype=torch.uint8)
-    scales = torch.empty((rows, groups), dtype=dtype)
-    for block in row_blocks((rows, columns)):
-        values = weight[block].to(torch.float32).reshape(-1, groups, options.group_size)
-        peaks = values.abs().amax(-1)
-        check_finite(peaks)
-        scale = _scales(peaks, 2 * half - 1, dtype)
-        scales[block] = scale
-        codes = torch.div(values, scale.to(torch.float32).unsqueeze(-1)).round_()
-        codes = codes.clamp_(-half, half - 1).add_(half).to(torch.uint8).flatten(1)
-        packed[block] = codes if bits == _BYTE else _pairs(codes)
+    size, half = options.group_size, 2 ** (bits - 1)
+    groups = in_groups(weight, size)
+    peaks = peaks_of(groups)
+    scales = _scales(peaks, 2 * half - 1, dtype_of(options.dtype))
     if not bool(torch.isfinite(scales * half).all()):
         raise UnsupportedModelError(
             f"it holds numbers that are too large for {options.dtype}. Check the checkpoint."
         )
-    shape = torch.tensor([rows, columns], dtype=torch.int64)
-    return [as_bytes(packed), as_bytes(scales), as_bytes(shape)]
+    divisors = scales.to(torch.float32).unsqueeze(-1)
+    packed = np.empty((len(groups), size * bits // _BYTE), np.uint8)
+    room = scratch(*groups.shape)
+    for run in runs(*groups.shape):
+        values = room[: run.stop - run.start].copy_(groups[run]).div_(divisors[run])
+        values.round_().clamp_(-half, half - 1).add_(half)
+        codes = values.numpy().astype(np.uint8)
+        packed[run] = codes if bits == _BYTE else _pairs(codes)
+    shape = torch.tensor(weight.shape, dtype=torch.int64)
+    return [packed.reshape(-1).data, as_bytes(scales), as_bytes(shape)]
 
 
-def decode(
-    parts: Sequence[bytes | memoryview], shape: Shape, options: SchemeOptions, *, bits: int
-) -> torch.Tensor:
-    """The numbers that loaders make of the bytes, float32 (out, in), not rounded to their type."""
-    rows, columns = shape
-    packed = raw_bytes(parts[0]).reshape(rows, -1)
-    groups = columns // options.group_size
-    scales = tensor_of(parts[1], _stored(options), (rows, groups)).to(torch.float32)
-    values = torch.empty((rows, columns), dtype=torch.float32)
-    for block in row_blocks((rows, columns)):
-        codes = packed[block]
-        if bits != _BYTE:
-            codes = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
-        numbers = (
-            codes.to(torch.float32).sub_(2 ** (bits - 1)).reshape(-1, groups, options.group_size)
-        )
-        values[block] = numbers.mul_(scales[block].unsqueeze(-1)).flatten(1)
-    return values
+def numbers(
+    parts: Sequence[Bytes], shape: Shape, options: SchemeOptions, *, bits: int
+) -> Iterator[torch.Tensor]:
+    """The numbers that loaders make of the bytes; see the folder's contract."""
+    size = options.group_size
+    count = shape[0] * shape[1] // size
+    packed = raw_bytes(parts[0]).view(count, -1)
+    scales = tensor_of(parts[1], _stored(options), (count, 1)).to(torch.float32)
+    half = 2 ** (bits - 1)
+    room = scratch(count, size)
+    # Both numbers of a byte are looked up at once, as the halves of a float64.
+    code = torch.arange(256)
+    pairs = torch.stack([code & 15, code >> 4], dim=-1).sub_(half).to(torch.float32)
+    for run in runs(count, size):
+        if bits == _BYTE:
+            values = room[: run.stop - run.start].copy_(packed[run]).sub_(half)
+        else:
+            found = (
+                pairs.view(torch.float64)
+                .view(-1)
+                .index_select(0, packed[run].reshape(-1).to(torch.int32))
+            )
+            values = found.view(torch.float32).view(-1, size)
+        yield values.mul_(scales[run])
 
 
 def group(bits: int, size: int, targets: Sequence[str]) -> dict[str, Any]:
@@ -178,7 +186,8 @@ def _scales(peaks: torch.Tensor, levels: int, dtype: torch.dtype) -> torch.Tenso
     return scale.masked_fill_(peaks == 0, torch.finfo(dtype).eps)
 
 
-def _pairs(codes: torch.Tensor) -> torch.Tensor:
+def _pairs(codes: Codes) -> Codes:
     """Two numbers of 4 bits in each byte, the first in the low half."""
-    both = codes.view(torch.int16)  # first + 256 second
-    return (both | (both >> 4)).to(torch.uint8)
+    both = codes.view("<u2")  # first + 256 second
+    found: Codes = (both | (both >> 4)).astype(np.uint8)
+    return found

@@ -5,22 +5,24 @@ The scale of a block is max |w| / 448, float32; a number is w / scale, rounded t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from moeprune.core.quantisation import SchemeOptions
 from moeprune.errors import UnsupportedModelError
-from moeprune.quant._reading import raw_bytes, tensor_of
+from moeprune.quant._reading import Bytes, raw_bytes, tensor_of
 from moeprune.quant._written import Written
 from moeprune.quant.schemes._fit import (
-    Shape,
     as_bytes,
-    check_finite,
     dtype_of,
     first_that_fits,
-    row_blocks,
+    in_groups,
+    peaks_of,
+    runs,
+    scratch,
+    whole,
 )
 from moeprune.quant.schemes._names import all_plain
 
@@ -70,43 +72,43 @@ def encode(weight: torch.Tensor, options: SchemeOptions) -> list[memoryview]:
     Raises:
         UnsupportedModelError: a number is not finite, or at the very end of its type.
     """
-    shape = tuple(weight.shape)
-    rows, columns = _block(shape, options)
-    numbers = torch.empty(shape, dtype=torch.float8_e4m3fn)
-    scales = torch.empty((shape[0] // rows, shape[1] // columns), dtype=torch.float32)
-    for some in row_blocks(shape, rows):
-        values = weight[some].to(torch.float32).reshape(-1, rows, shape[1] // columns, columns)
-        peaks = values.abs().amax(-1).amax(1)
-        check_finite(peaks)
-        scale = (peaks / _LARGEST).clamp_(min=_SMALLEST).masked_fill_(peaks == 0, 1.0)
-        scales[some.start // rows : some.stop // rows] = scale
-        # More than 448 has no code but that of NaN.
-        found = torch.div(values, scale[:, None, :, None]).clamp_(-_LARGEST, _LARGEST)
-        numbers[some] = found.to(torch.float8_e4m3fn).reshape(-1, shape[1])
+    rows, columns = _block(weight.shape, options)
+    groups = in_groups(weight, columns)
+    across = weight.shape[1] // columns
+    peaks = peaks_of(groups).view(-1, rows, across).amax(1)
+    scales = (peaks / _LARGEST).clamp_(min=_SMALLEST).masked_fill_(peaks == 0, 1.0)
     if not bool(torch.isfinite((scales * _LARGEST).to(dtype_of(options.dtype))).all()):
         raise UnsupportedModelError(
             f"it holds numbers that are too large for {options.dtype}. Check the checkpoint."
         )
-    return [as_bytes(numbers), as_bytes(scales)]
+    divisors = scales.repeat_interleave(rows, 0).view(-1, 1)
+    codes = torch.empty(groups.shape, dtype=torch.float8_e4m3fn)
+    room = scratch(*groups.shape)
+    for run in runs(*groups.shape):
+        values = room[: run.stop - run.start].copy_(groups[run]).div_(divisors[run])
+        # More than 448 has no code but that of NaN.
+        codes[run] = values.clamp_(-_LARGEST, _LARGEST)
+    return [as_bytes(codes), as_bytes(scales)]
 
 
-def decode(
-    parts: Sequence[bytes | memoryview], shape: tuple[int, ...], options: SchemeOptions
-) -> torch.Tensor:
-    """What loaders make of the bytes: (out, in) float32."""
+def numbers(
+    parts: Sequence[Bytes], shape: tuple[int, ...], options: SchemeOptions
+) -> Iterator[torch.Tensor]:
+    """What loaders make of the bytes, in order, a run at a time; one lasts until the next."""
     rows, columns = _block(shape, options)
-    grid = (shape[0] // rows, shape[1] // columns)
-    codes = raw_bytes(parts[0]).reshape(tuple(shape))
-    scales = tensor_of(parts[1], "F32", grid)
+    codes = raw_bytes(parts[0]).view(-1, columns)
+    scales = tensor_of(parts[1], "F32", (shape[0] // rows, shape[1] // columns))
+    scales = scales.repeat_interleave(rows, 0).view(-1, 1)
     # Looked up: several times faster than torch's own conversion.
     table = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float32)
-    values = torch.empty(tuple(shape), dtype=torch.float32)
-    for some in row_blocks(tuple(shape), rows):
-        found = table.index_select(0, codes[some].reshape(-1).to(torch.int32))
-        found = found.reshape(-1, rows, grid[1], columns)
-        found *= scales[some.start // rows : some.stop // rows, None, :, None]
-        values[some] = found.reshape(-1, shape[1])
-    return values
+    for run in runs(*codes.shape):
+        found = table.index_select(0, codes[run].reshape(-1).to(torch.int32))
+        yield found.view(-1, columns).mul_(scales[run])
+
+
+def decode(parts: Sequence[Bytes], shape: tuple[int, ...], options: SchemeOptions) -> torch.Tensor:
+    """What loaders make of the bytes: (out, in) float32."""
+    return whole(numbers(parts, shape, options), shape)
 
 
 def settings(written: Written) -> dict[str, Any]:
@@ -120,5 +122,5 @@ def settings(written: Written) -> dict[str, Any]:
     }
 
 
-def _block(shape: Shape, options: SchemeOptions) -> tuple[int, int]:
+def _block(shape: Sequence[int], options: SchemeOptions) -> tuple[int, int]:
     return min(options.group_size, shape[0]), min(options.group_size, shape[1])

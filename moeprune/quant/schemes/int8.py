@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from moeprune.core.quantisation import SchemeOptions
+from moeprune.quant._reading import Bytes
 from moeprune.quant._written import Written
 from moeprune.quant.schemes import _integers
+from moeprune.quant.schemes._fit import whole
 
 BITS = 8
 METHOD = _integers.METHOD
@@ -43,11 +45,16 @@ def encode(weight: torch.Tensor, options: SchemeOptions) -> list[memoryview]:
     return _integers.encode(weight, options, bits=BITS)
 
 
-def decode(
-    parts: Sequence[bytes | memoryview], shape: tuple[int, ...], options: SchemeOptions
-) -> torch.Tensor:
+def numbers(
+    parts: Sequence[Bytes], shape: tuple[int, ...], options: SchemeOptions
+) -> Iterator[torch.Tensor]:
+    """What loaders make of the bytes, in order, a run at a time; one lasts until the next."""
+    return _integers.numbers(parts, shape, options, bits=BITS)
+
+
+def decode(parts: Sequence[Bytes], shape: tuple[int, ...], options: SchemeOptions) -> torch.Tensor:
     """What loaders make of the bytes: (out, in) float32."""
-    return _integers.decode(parts, shape, options, bits=BITS)
+    return whole(numbers(parts, shape, options), shape)
 
 
 def settings(written: Written) -> dict[str, Any]:

@@ -8,24 +8,26 @@ al. 2023, section 3). Doubly quantised, those largest values less their mean are
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from moeprune.core.quantisation import SchemeOptions
-from moeprune.quant._reading import raw_bytes, tensor_of
+from moeprune.quant._reading import Bytes, raw_bytes, tensor_of
 from moeprune.quant._written import Written
 from moeprune.quant.schemes import _dynamic
 from moeprune.quant.schemes._fit import (
     NAMES,
     Shape,
-    as_bytes,
-    check_finite,
     dtype_of,
     first_that_fits,
-    row_blocks,
+    in_groups,
+    peaks_of,
+    runs,
+    scratch,
+    whole,
 )
 from moeprune.quant.schemes._names import skipped
 
@@ -107,19 +109,16 @@ def encode(weight: torch.Tensor, options: SchemeOptions) -> list[memoryview]:
     Raises:
         UnsupportedModelError: a number is not finite.
     """
-    flat = weight.reshape(-1, options.group_size)
-    packed = np.empty((len(flat), options.group_size // 2), np.uint8)
-    largest = np.empty(len(flat), np.float32)
+    groups = in_groups(weight, options.group_size)
+    largest = peaks_of(groups).numpy()
+    factors = torch.from_numpy(np.float32(1) / np.maximum(largest, _SMALLEST)).unsqueeze(-1)
+    packed = np.empty((len(groups), options.group_size // 2), np.uint8)
     bounds = (VALUES[1:] + VALUES[:-1]) / np.float32(2)
-    for rows in row_blocks(tuple(flat.shape)):
-        values = flat[rows].to(torch.float32)
-        peaks = values.abs().amax(-1)
-        check_finite(peaks)
-        largest[rows] = peaks.numpy()
-        scale = np.float32(1) / np.maximum(largest[rows], _SMALLEST)
-        codes = _counted(np.clip(values.numpy() * scale[:, None], -1, 1), bounds)
-        both = codes.view("<u2")  # first + 256 second
-        packed[rows] = (both << 4 | both >> 8).astype(np.uint8)
+    room = scratch(*groups.shape)
+    for run in runs(*groups.shape):
+        values = room[: run.stop - run.start].copy_(groups[run]).mul_(factors[run])
+        both = _counted(values.numpy(), bounds).view("<u2")  # first + 256 second
+        packed[run] = (both << 4 | both >> 8).astype(np.uint8)
     beside: list[np.ndarray[Any, Any]] = [largest, VALUES]
     offset = 0.0
     if options.double_quant:
@@ -129,23 +128,30 @@ def encode(weight: torch.Tensor, options: SchemeOptions) -> list[memoryview]:
         beside = [codes, VALUES, peaks_of_largest, _dynamic.values()]
         offset = float(mean)
     state = np.frombuffer(_state(tuple(weight.shape), options, offset), np.uint8)
-    return [as_bytes(torch.from_numpy(part.copy())) for part in (packed, *beside, state)]
+    return [part.reshape(-1).view(np.uint8).data for part in (packed, *beside, state)]
 
 
-def decode(
-    parts: Sequence[bytes | memoryview], shape: tuple[int, ...], options: SchemeOptions
-) -> torch.Tensor:
-    """What loaders make of the bytes: (out, in) float32."""
-    packed = raw_bytes(parts[0]).reshape(-1, options.group_size // 2)
-    largest = _largest(parts, len(packed), options)
-    values = torch.empty((len(packed), options.group_size), dtype=torch.float32)
+def numbers(
+    parts: Sequence[Bytes], shape: tuple[int, ...], options: SchemeOptions
+) -> Iterator[torch.Tensor]:
+    """What loaders make of the bytes, in order, a run at a time; one lasts until the next."""
+    packed = raw_bytes(parts[0]).view(-1, options.group_size // 2)
+    largest = _largest(parts, len(packed), options).unsqueeze(-1)
     table = tensor_of(parts[2], "F32", (len(VALUES),))
-    # Both numbers of a byte at once.
+    # Both numbers of a byte are looked up at once, as the halves of a float64.
     pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=-1)
-    for rows in row_blocks((len(packed), options.group_size)):
-        found = pairs.index_select(0, packed[rows].reshape(-1).to(torch.int32))
-        values[rows] = found.reshape(-1, options.group_size).mul_(largest[rows].unsqueeze(-1))
-    return values.reshape(tuple(shape))
+    for run in runs(len(packed), options.group_size):
+        found = (
+            pairs.view(torch.float64)
+            .view(-1)
+            .index_select(0, packed[run].reshape(-1).to(torch.int32))
+        )
+        yield found.view(torch.float32).view(-1, options.group_size).mul_(largest[run])
+
+
+def decode(parts: Sequence[Bytes], shape: tuple[int, ...], options: SchemeOptions) -> torch.Tensor:
+    """What loaders make of the bytes: (out, in) float32."""
+    return whole(numbers(parts, shape, options), shape)
 
 
 def settings(written: Written) -> dict[str, Any]:
@@ -177,9 +183,7 @@ def _counted(
     return codes
 
 
-def _largest(
-    parts: Sequence[bytes | memoryview], blocks: int, options: SchemeOptions
-) -> torch.Tensor:
+def _largest(parts: Sequence[Bytes], blocks: int, options: SchemeOptions) -> torch.Tensor:
     if not options.double_quant:
         return tensor_of(parts[1], "F32", (blocks,))
     codes = raw_bytes(parts[1]).to(torch.int64)
