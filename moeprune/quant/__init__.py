@@ -13,7 +13,7 @@ A file of this folder is one format. It defines
                     stands beside it, by what follows the weight's name
 """
 
-from moeprune.quant._encoding import Numbers, difference, encoded
+from moeprune.quant._encoding import Numbers, difference, encoded, scheme
 from moeprune.quant._floats import to_dtype, weight_values
 from moeprune.quant._format import (
     StoredFormat,
@@ -68,6 +68,7 @@ __all__ = [
     "places_in_file",
     "plain_tensor",
     "plain_weight",
+    "scheme",
     "settings_differences",
     "stated_problems",
     "stored_format",

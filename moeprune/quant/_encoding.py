@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import moeprune.quant.schemes as schemes
@@ -16,22 +18,32 @@ Numbers = Callable[[Sequence[bytes]], "torch.Tensor"]
 """From the bytes of stored pieces to the weight that they mean, (out, in)."""
 
 
+@cache
+def scheme(name: str) -> ModuleType:
+    """The file of ``quant/schemes``; the folder is looked through once.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    return plugins.load(schemes, name)
+
+
 def encoded(
-    scheme: str,
+    name: str,
     weight: torch.Tensor,
     options: SchemeOptions,
 ) -> tuple[Sequence[bytes | memoryview], WeightError]:
     """The bytes of a weight, and how far their numbers are from its own.
 
     Args:
-        scheme: name of a file of ``quant/schemes``.
+        name: of a file of ``quant/schemes``.
         weight: (out, in) of a floating type.
         options: of the scheme.
 
     Raises:
         UnsupportedModelError: the scheme cannot hold a number of it.
     """
-    plugin = plugins.load(schemes, scheme)
+    plugin = scheme(name)
     weight = weight.contiguous()
     parts = plugin.encode(weight, options)
     return parts, difference(weight, plugin.numbers(parts, tuple(weight.shape), options))

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from math import prod
-from types import ModuleType
 
-import moeprune.quant.schemes as schemes
-from moeprune import plugins
+from moeprune import quant
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.index import CheckpointIndex
@@ -134,7 +132,7 @@ def _part(edit: TensorEdit, layout: MoeLayout) -> str:
 
 def _made(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) -> list[TensorEdit]:
     """The edits that write one weight in the scheme."""
-    plugin: ModuleType = plugins.load(schemes, scheme)
+    plugin = quant.scheme(scheme)
     parts = plugin.parts(at.shape, options)
     infos = [
         TensorInfo(dtype, tuple(shape), prod(shape) * DTYPE_BITS[dtype] // 8)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import moeprune.quant.schemes as schemes
-from moeprune import plugins
+from moeprune import quant
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.core.layout import MoeLayout
 from moeprune.core.quantisation import MIXED, PLAIN, LayerSchemes, QuantOptions, SchemeOptions
@@ -64,7 +63,7 @@ class Schemes:
             wanted = options.group_size if layers is None else layers.group_sizes[scheme]
             shapes = {at.shape for at in maps if of.get(at.module) == scheme}
             told[scheme] = SchemeOptions(
-                group_size=plugins.load(schemes, scheme).group_size(shapes, wanted),
+                group_size=quant.scheme(scheme).group_size(shapes, wanted),
                 double_quant=options.double_quant,
                 dtype=dtype_of(maps),
             )
@@ -88,7 +87,7 @@ class Schemes:
         if self.layers is not None:
             return layered_settings(written)
         ((scheme, one),) = written.items()
-        settings: dict[str, Any] = plugins.load(schemes, scheme).settings(one)
+        settings: dict[str, Any] = quant.scheme(scheme).settings(one)
         return settings
 
 

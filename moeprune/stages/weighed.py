@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import moeprune.quant.schemes as schemes
-from moeprune import plugins
+from moeprune import quant
 from moeprune.checkpoint.edits import TensorEdit, edits_for
 from moeprune.checkpoint.header import nbytes_of
 from moeprune.checkpoint.index import CheckpointIndex
@@ -83,9 +82,7 @@ def weigh(opened: OpenModel, *, requantize: bool, on_progress: OnProgress) -> We
         raise UnsupportedModelError(f"{opened.facts.name}: there is no weight to quantise.")
     dtype, shapes = dtype_of(maps), {at.shape for at in maps}
     options = {
-        scheme: SchemeOptions(
-            group_size=plugins.load(schemes, scheme).group_size(shapes, None), dtype=dtype
-        )
+        scheme: SchemeOptions(group_size=quant.scheme(scheme).group_size(shapes, None), dtype=dtype)
         for scheme in MIXABLE
         if scheme != PLAIN
     }
@@ -159,7 +156,7 @@ def _nbytes(
         plain[row] += entry
         for scheme, told in options.items():
             more[scheme][row] -= at.nbytes + entry
-            for suffix, dtype, shape in plugins.load(schemes, scheme).parts(at.shape, told):
+            for suffix, dtype, shape in quant.scheme(scheme).parts(at.shape, told):
                 more[scheme][row] += nbytes_of(dtype, tuple(shape))
                 more[scheme][row] += _entry(f"{at.module}.{suffix}", dtype, shape)
     facts = opened.facts
