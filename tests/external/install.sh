@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs other loaders, each into a virtual environment of its own, for the tests of this folder:
-#   bash tests/external/install.sh [mlx] [vllm] [llamacpp]     (default: all three)
+#   bash tests/external/install.sh [mlx] [vllm] [llamacpp] [transformers4]     (default: all four)
 # Into $MOEPRUNE_LOADERS, or build/external. mlx: 0.4 GB, a minute. vllm: 3.4 GB. llamacpp: 1.3 GB, and compiles
-# for 10 to 20 minutes; needs a C++ compiler.
+# for 10 to 20 minutes; needs a C++ compiler. transformers4: 1.2 GB, a minute.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 into=${MOEPRUNE_LOADERS:-$here/../../build/external}
-[ $# -gt 0 ] || set -- mlx vllm llamacpp
+[ $# -gt 0 ] || set -- mlx vllm llamacpp transformers4
 for loader in "$@"; do
   venv=$into/$loader
   requirements=$here/requirements-$loader.txt

@@ -23,6 +23,8 @@ from conversion import TextModel  # noqa: E402
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 gguf = result.with_suffix(".gguf")
 sys.argv = ["convert", str(folder), "--outfile", str(gguf), "--outtype", "f32"]
+if json.loads((folder / "config.json").read_text())["model_type"].startswith("qwen3_5"):
+    sys.argv.append("--no-mtp")  # it takes no Qwen3.5 without next-token layers unless told
 runpy.run_path(str(sources / "convert_hf_to_gguf.py"), run_name="__main__")
 
 model = llama_cpp.Llama(

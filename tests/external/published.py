@@ -27,6 +27,16 @@ _OWN: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 32, "moe_intermediate_size": 64, "attention_bias": True},
     "mixtral": {"head_dim": 32, "intermediate_size": 64, "num_local_experts": EXPERTS},
     "granitemoe": {"intermediate_size": 64},
+    "gpt_oss": {"head_dim": 32, "intermediate_size": 64, "num_local_experts": EXPERTS},
+    "qwen3_5_moe": {
+        "head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+    },
 }
 _COUNT = {
     "qwen3_moe": "num_experts",
@@ -34,6 +44,8 @@ _COUNT = {
     "glm4_moe": "n_routed_experts",
     "mixtral": "num_local_experts",
     "granitemoe": "num_local_experts",
+    "gpt_oss": "num_local_experts",
+    "qwen3_5_moe": "num_experts",
 }
 # What the conversion script looks up in a GLM tokenizer.
 _GLM_TOKENS = ["[gMASK]", "<|user|>", "<|observation|>", "<|endoftext|>"]

@@ -1,7 +1,8 @@
 """FOLDER IDS.json OUT.npz [OPTIONS.json]: the log-probabilities that vLLM computes for token ids.
 
 vLLM states no logits, and nothing for the first token: row i of the result is what position i says
-of the token after it, and the last position has no row. OPTIONS are further arguments of ``LLM``.
+of the token after it, and the last position has no row. OPTIONS are further arguments of ``LLM``,
+and ``plain_experts``: quantised experts are read as vLLM reads them, and computed as plain numbers.
 """
 
 import importlib.metadata
@@ -34,6 +35,11 @@ if __name__ == "__main__":  # vLLM may start processes that import this file
     }
     for file in more:
         options |= json.loads(file.read_text())
+    if options.pop("plain_experts", False):
+        sys.path.insert(0, str(Path(__file__).parent))
+        import vllm_plain_experts
+
+        vllm_plain_experts.install()
     model = LLM(model=str(folder), **options)
     wanted = SamplingParams(max_tokens=1, prompt_logprobs=-1, detokenize=False)
     (answer,) = model.generate([{"prompt_token_ids": tokens}], wanted)
