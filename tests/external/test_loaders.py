@@ -14,8 +14,9 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ import torch
 from published import EXPERTS, published_checkpoint, transformers_logits
 
 import moeprune
+from moeprune.core.plan import PrunePlan
 
 pytestmark = pytest.mark.external
 
@@ -51,6 +53,7 @@ class Case:
     keep: int = 7
     both_spellings: bool = False
     pad: bool = False
+    overrides: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = {
@@ -73,15 +76,19 @@ class Made:
     rounding: float  # largest difference of transformers in float32 from itself in float64
 
 
-def prune(case: Case, folder: Path, **options: object) -> tuple[Path, tuple[int, ...]]:
-    """calibrate → plan → export of the case's own tiny source; the folder and its counts."""
+def planned(case: Case, folder: Path, allocation: str = "uniform") -> tuple[Path, PrunePlan]:
+    """calibrate → plan of the case's own tiny source, which is written into ``folder``."""
     source = published_checkpoint(
-        case.family, folder / "source", both_spellings=case.both_spellings
+        case.family, folder / "source", both_spellings=case.both_spellings, **case.overrides
     )
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
     stats = moeprune.calibrate(source, domains={"text": str(folder / "text.jsonl")})
-    allocation = "global" if options else "uniform"
-    plan = moeprune.plan(stats, method="mesa", keep=case.keep, allocation=allocation)
+    return source, moeprune.plan(stats, method="mesa", keep=case.keep, allocation=allocation)
+
+
+def prune(case: Case, folder: Path, **options: object) -> tuple[Path, tuple[int, ...]]:
+    """calibrate → plan → export of the case's own tiny source; the folder and its counts."""
+    source, plan = planned(case, folder, "global" if options else "uniform")
     out = moeprune.export(source, plan=plan, output=folder / "out", **options)
     return out, tuple(map(len, plan.keep))
 
@@ -109,7 +116,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     return get
 
 
-def start(loader: str, folder: Path, result: Path) -> subprocess.CompletedProcess[str]:
+def start(
+    loader: str, folder: Path, result: Path, options: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the loader's script on ``folder`` in the loader's own environment."""
     python = INSTALLED / loader / "bin" / "python"
     if not python.exists():
@@ -123,6 +132,10 @@ def start(loader: str, folder: Path, result: Path) -> subprocess.CompletedProces
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     # -I: nothing of this environment, so no moeprune, is on the path.
     command = [python, "-I", HERE / f"{loader}_logits.py", folder, ids, result]
+    if options:
+        chosen = result.with_suffix(".options")
+        chosen.write_text(json.dumps(options))
+        command.append(chosen)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 

@@ -1,0 +1,150 @@
+"""Quantised exports in other loaders: the logits of the numbers that are stored.
+
+    bash tests/external/install.sh
+    python -m pytest -m external tests/external/test_quantised.py
+
+The stored numbers are decoded by compressed-tensors and bitsandbytes themselves, and transformers
+computes with them. Every export is pruned as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoded import decoded_checkpoint
+from published import transformers_logits
+from test_loaders import TOKENS, Case, largest, planned, start
+
+import moeprune
+
+pytestmark = pytest.mark.external
+
+TOLERANCE = 3e-5  # of the largest logit: these models are twice as wide as those of test_loaders
+CASES = {
+    "qwen3_moe": Case("qwen3_moe", overrides={"moe_intermediate_size": 128}),  # default groups
+    "qwen3_moe, narrow": Case("qwen3_moe", keep=6),
+    "olmoe": Case("olmoe", keep=5),
+    "mixtral": Case("mixtral"),
+    "glm4_moe": Case("glm4_moe"),
+    "qwen3_5_moe": Case("qwen3_5_moe", both_spellings=True),
+}
+PLAIN_EXPERTS = {"plain_experts": True}
+
+
+@dataclass(frozen=True)
+class Made:
+    folder: Path
+    wanted: torch.Tensor  # logits of transformers on what the folder's numbers mean
+    pruned: torch.Tensor  # of the same experts as the source has them
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
+    known: dict[str, Made] = {}
+
+    def get(name: str, **options: Any) -> Made:
+        key = f"{name} {options}"
+        if key not in known:
+            folder = tmp_path_factory.mktemp("quantised")
+            source, plan = planned(CASES[name], folder)
+            pruned = moeprune.export(source, plan=plan, output=folder / "pruned")
+            out = moeprune.export(source, plan=plan, output=folder / "out", **options)
+            known[key] = Made(
+                folder=out,
+                wanted=transformers_logits(decoded_checkpoint(out, folder / "decoded"), TOKENS),
+                pruned=transformers_logits(pruned, TOKENS),
+            )
+        return known[key]
+
+    return get
+
+
+def check(
+    loader: str,
+    case: Made,
+    result: Path,
+    record: Callable[[str, object], None],
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """What the loader stated, after its logits were compared."""
+    ended = start(loader, case.folder, result, options)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
+    seen = np.load(result)
+    kind = "logits" if "logits" in seen else "logprobs"
+    found, wanted, pruned = torch.tensor(seen[kind]), case.wanted, case.pruned
+    if kind == "logprobs":
+        wanted, pruned = (x[:-1].double().log_softmax(-1) for x in (wanted, pruned))
+    difference, size = largest(found, wanted), wanted.abs().max().item()
+    record(
+        "figure",
+        f"{loader} {seen['version']}: largest difference of {kind} {difference:.1e} of "
+        f"{size:.1f} (from the pruned model before quantisation {largest(found, pruned):.2f})",
+    )
+    assert difference <= TOLERANCE * size
+    assert largest(found, pruned) > 0.05  # what was lost shows, so agreement is no accident
+    return seen
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("name", CASES)
+def test_llama_cpp_converts_and_runs_it(
+    name: str, scheme: str, made: Callable[..., Made], tmp_path: Path, record_property: Any
+) -> None:
+    check("llamacpp", made(name, quantize=scheme), tmp_path / "seen.npz", record_property)
+
+
+@pytest.mark.parametrize("options", [{}, {"double_quant": True}], ids=["nf4", "nested"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "qwen3_5_moe"])
+def test_transformers_4_reads_nf4_by_itself(
+    name: str,
+    options: dict[str, Any],
+    made: Callable[..., Made],
+    tmp_path: Path,
+    record_property: Any,
+) -> None:
+    """It has no Qwen3.5; what it reads stays packed, every expert and nothing else."""
+    case = made(name, quantize="nf4", **options)
+    seen = check("transformers4", case, tmp_path / "seen.npz", record_property)
+    record = json.loads((case.folder / "moeprune.json").read_text())
+    experts = sum(len(ids) for ids in record["plan"]["keep"].values())
+    assert len(seen["packed"]) == 3 * experts
+    assert all(".experts." in name for name in seen["packed"])
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe, narrow", "olmoe", "mixtral", "glm4_moe"])
+def test_vllm_reads_every_tensor_of_it(
+    name: str, scheme: str, made: Callable[..., Made], tmp_path: Path, record_property: Any
+) -> None:
+    """As far as a CPU without the kernels shows: they alone are put in place of vLLM's."""
+    case = made(name, quantize=scheme)
+    check("vllm", case, tmp_path / "seen.npz", record_property, PLAIN_EXPERTS)
+
+
+REFUSES = {  # loader -> what it says of a scheme, where it does not read it
+    ("llamacpp", "nf4"): "Quant method is not yet supported: 'bitsandbytes'",
+    ("vllm", "nf4"): "Unknown quantization method: bitsandbytes",
+    ("mlx", "nf4"): r"quant_state\.bitsandbytes__nf4",
+    ("mlx", "int8"): r"\.weight_shape",
+    ("mlx", "int4"): r"\.weight_shape",
+    ("mlx", "fp8"): r"\.weight_scale_inv",
+}
+
+
+@pytest.mark.parametrize(("loader", "scheme"), REFUSES, ids="-".join)
+def test_a_loader_that_does_not_read_it_says_so(
+    loader: str, scheme: str, made: Callable[..., Made], tmp_path: Path
+) -> None:
+    case = made("qwen3_moe", quantize=scheme)
+    options = {"dtype": "bfloat16"} if loader == "vllm" else None  # its FP8 takes no float32
+    ended = start(loader, case.folder, tmp_path / "seen.npz", options)
+    assert ended.returncode != 0 and not (tmp_path / "seen.npz").exists()
+    assert re.search(REFUSES[loader, scheme], ended.stderr), ended.stderr[-2000:]
