@@ -41,6 +41,7 @@ PLAIN_EXPERTS = {"plain_experts": True}
 
 @dataclass(frozen=True)
 class Made:
+    name: str
     folder: Path
     wanted: torch.Tensor  # logits of transformers on what the folder's numbers mean
     pruned: torch.Tensor  # of the same experts as the source has them
@@ -58,6 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
             pruned = moeprune.export(source, plan=plan, output=folder / "pruned")
             out = moeprune.export(source, plan=plan, output=folder / "out", **options)
             known[key] = Made(
+                name=f"{name}, {' '.join(map(str, options.values()))}",
                 folder=out,
                 wanted=transformers_logits(decoded_checkpoint(out, folder / "decoded"), TOKENS),
                 pruned=transformers_logits(pruned, TOKENS),
@@ -85,11 +87,11 @@ def check(
     difference, size = largest(found, wanted), wanted.abs().max().item()
     record(
         "figure",
-        f"{loader} {seen['version']}: largest difference of {kind} {difference:.1e} of "
-        f"{size:.1f} (from the pruned model before quantisation {largest(found, pruned):.2f})",
+        f"{loader} {seen['version']}, {case.name}: largest difference of {kind} {difference:.1e} "
+        f"of {size:.1f} (from the pruned model before quantisation {largest(found, pruned):.2f})",
     )
     assert difference <= TOLERANCE * size
-    assert largest(found, pruned) > 0.05  # what was lost shows, so agreement is no accident
+    assert largest(found, pruned) > 0.01  # what was lost shows, so agreement is no accident
     return seen
 
 
