@@ -2,7 +2,8 @@
 
 Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export``, ``verify``,
 ``eval``, ``compare``, ``scan``, ``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``.
-They are imported on first use, so that ``import moeprune`` is cheap.
+They are imported on first use, so that ``import moeprune`` is cheap. ``QuantOptions`` is what
+``export`` is told of quantisation beyond a scheme's name.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _STAGES = (
     "tasks",
     "verify",
 )
-__all__ = ["__version__", *_STAGES]
+__all__ = ["QuantOptions", "__version__", *_STAGES]
 
 if TYPE_CHECKING:
+    from moeprune.core.quantisation import QuantOptions
     from moeprune.stages.analyse import analyse
     from moeprune.stages.calibrate import calibrate
     from moeprune.stages.compare import compare
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _STAGES:
         return getattr(importlib.import_module(f"moeprune.stages.{name}"), name)
+    if name == "QuantOptions":
+        return importlib.import_module("moeprune.core.quantisation").QuantOptions
     raise AttributeError(f"module 'moeprune' has no attribute {name!r}")
 
 

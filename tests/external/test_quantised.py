@@ -145,7 +145,7 @@ REFUSES = {  # loader -> what it says of a scheme, where it does not read it
 }
 
 
-@pytest.mark.parametrize(("loader", "scheme"), REFUSES, ids="-".join)
+@pytest.mark.parametrize(("loader", "scheme"), REFUSES, ids=[" ".join(pair) for pair in REFUSES])
 def test_a_loader_that_does_not_read_it_says_so(
     loader: str, scheme: str, made: Callable[..., Made], tmp_path: Path
 ) -> None:
