@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from moeprune.cli.agreement_text import agreement_cells, agreement_title
 from moeprune.cli.compare_cells import growth, number, p_value, percent, signed
 from moeprune.cli.compare_sections import COLUMNS, Section
 
@@ -18,10 +19,11 @@ _LOW = 0.05  # a p below it gets a mark
 
 
 def beside_sections(found: Comparison) -> Iterator[Section]:
-    """Truncation, loops, lengths, perplexity, and whether that ranks as accuracy does."""
+    """Truncation, loops, lengths, selections, perplexity, and its ranks."""
     yield from _written(found, "answers cut off by their budget", lambda made: made.truncation)
     yield from _written(found, "answers that fall into a loop", lambda made: made.loops)
     yield from _written(found, "tokens of an answer: mean, and change", lambda made: made.tokens)
+    yield from _selection(found)
     yield from _perplexity(found)
     yield from _ranks(found)
 
@@ -83,6 +85,24 @@ def _perplexity(found: Comparison) -> Iterator[Section]:
             )
     if len(rows) > 1:
         yield Section("perplexity: never a reason on its own", rows)
+
+
+def _selection(found: Comparison) -> Iterator[Section]:
+    """Runs beside each other, those that were held against one model on one text together."""
+    groups: dict[str, list[str]] = {}
+    for name, own in found.agreement.items():
+        title = f"{agreement_title(own)} (fingerprint {own['with']['fingerprint'][:12]})"
+        groups.setdefault(title, []).append(name)
+    titles = [title.rpartition(" (")[0] for title in groups]
+    for title, names in groups.items():
+        short = title.rpartition(" (")[0]
+        for start in range(0, len(names), COLUMNS):
+            block = names[start : start + COLUMNS]
+            cells = {name: agreement_cells(found.agreement[name]) for name in block}
+            lines = max(cells.values(), key=len)  # of the most ranks
+            rows = [["experts", *block]]
+            rows += [[line, *(cells[name].get(line, "-") for name in block)] for line in lines]
+            yield Section(short if titles.count(short) == 1 else title, rows)
 
 
 def _ranks(found: Comparison) -> Iterator[Section]:

@@ -59,6 +59,13 @@ from moeprune.core.progress import ignore
     help="Text for perplexity that nothing has seen.",
 )
 @click.option(
+    "--agreement-with",
+    metavar="MODEL",
+    help="Also say how far the experts are selected as in this model, e.g. before quantisation: of "
+    "the texts of --corpus and --held-out, else of the prompts, the share of tokens with the same "
+    "expert at each rank, and with the same set. It is loaded first, and then leaves the memory.",
+)
+@click.option(
     "--degeneration",
     multiple=True,
     metavar="PROMPTS",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moeprune.cli.agreement_text import agreement_text
 from moeprune.cli.text import table
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.run import Run
@@ -31,6 +32,7 @@ def eval_json(runs: Sequence[Run], output: Path) -> dict[str, Any]:
                     name: {"kind": task.get("kind"), "summary": task.get("summary")}
                     for name, task in run.tasks.items()
                 },
+                **({"agreement": dict(run.agreement)} if run.agreement else {}),
                 "guards": [dict(guard) for guard in run.guards],
             }
             for run, folder in zip(runs, _folders(runs, output), strict=True)
@@ -46,7 +48,11 @@ def eval_text(runs: Sequence[Run], output: Path, *, said: Collection[str] = ()) 
         output: where they lie.
         said: findings that were printed before a question was asked.
     """
-    parts = [f"{_title(run)}\n{table(list(_rows(run)))}" for run in runs]
+    parts = []
+    for run in runs:
+        parts.append(f"{_title(run)}\n{table(list(_rows(run)))}")
+        if run.agreement:
+            parts.append(agreement_text(run.agreement))
     guards = (guard for run in runs for guard in run.guards if guard["text"] not in said)
     found = list(dict.fromkeys((guard["level"], guard["text"]) for guard in guards))
     lines = [f"{'not valid' if level == 'stop' else 'warning'}: {text}" for level, text in found]

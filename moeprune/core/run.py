@@ -13,6 +13,7 @@ from typing import Any
 
 from moeprune.artefact import check_schema, read_json, readable_json, write_bytes
 from moeprune.core.sample import Key, Sample, read_samples, sound
+from moeprune.core.selection_record import check_selection
 from moeprune.errors import RunError
 from moeprune.kinds import wanted
 
@@ -32,6 +33,8 @@ class Run:
         tasks: name -> ``kind``, ``sha256``, ``protocol``, ``summary``.
         samples: sorted by the order of tasks, of questions, and by seed.
         probe: ``inputs`` and ``logits``, hashes that tell two variants apart; empty where unknown.
+        agreement: how far it selects another model's experts, in all, by domain and by layer; empty
+            where that was not asked.
         guards: what the protocol guards found: ``name``, ``level``, ``task``, ``text``.
         provenance: dtype, device, seeds, versions.
     """
@@ -42,6 +45,7 @@ class Run:
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     probe: Mapping[str, str] = field(default_factory=dict)
+    agreement: Mapping[str, Any] = field(default_factory=dict)
     guards: tuple[Mapping[str, Any], ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,6 +79,7 @@ class Run:
             "tasks": {name: dict(task) for name, task in self.tasks.items()},
             "order": list(self.tasks),
             "probe": dict(self.probe),
+            **({"agreement": dict(self.agreement)} if self.agreement else {}),
             "guards": [dict(guard) for guard in self.guards],
             "provenance": dict(self.provenance),
         }
@@ -119,6 +124,7 @@ class Run:
             tasks={name: body["tasks"][name] for name in order},
             samples=samples,
             probe=body["probe"],
+            agreement=check_selection(body.get("agreement", {}), where),
             guards=tuple(body["guards"]),
             provenance=body["provenance"],
         )

@@ -37,6 +37,7 @@ def eval(
     name: str | None = None,
     corpus: Mapping[str, str] | Sequence[str] | None = None,
     held_out: Mapping[str, str] | Sequence[str] | None = None,
+    agreement_with: str | Path | None = None,
     degeneration: str | Path | Sequence[str | Path] = (),
     chunk: int = 2048,
     chunks: int | None = None,
@@ -85,6 +86,8 @@ def eval(
         name: of the run; None: the plan's, or the model's.
         corpus: name -> source of texts for perplexity that were used for calibration or tuning.
         held_out: the same, of texts that were not.
+        agreement_with: folder or Hub id of a model of the same experts: how far they are selected
+            as there, rank by rank, on ``corpus`` and ``held_out``, or else on the prompts.
         degeneration: prompts after which the model writes at length, looked at for loops: files of
             questions, ``builtin:NAME``, or ``NAME=SOURCE`` of texts, of which it sees a beginning.
         chunk: tokens of a window of such a text.
@@ -141,6 +144,7 @@ def eval(
         include=include,
     )
     how = How(
+        agreement_with=agreement_with,
         batch_size=batch_size,
         effect=effect,
         dtype=dtype,

@@ -38,6 +38,7 @@ def run_of(
     entries: Mapping[str, Mapping[str, Any]],
     samples: Sequence[Sample],
     probe: Mapping[str, str],
+    agreement: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Run:
     """The run of one variant, with the figures of its tasks.
@@ -48,6 +49,7 @@ def run_of(
         entries: task -> what is to be said of it.
         samples: in their order.
         probe: see :func:`moeprune.evaluate.probe.logits_probe`.
+        agreement: how far it selects another model's experts; empty: not asked.
         provenance: how it was asked.
     """
     run = Run(
@@ -57,6 +59,7 @@ def run_of(
         tasks=entries,
         samples=tuple(samples),
         probe=probe,
+        agreement=agreement,
         provenance=provenance,
     )
     figures = summarise(run)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.run import Run
+from moeprune.stages.agreeing import agreements
+from moeprune.stages.agreement_texts import AgreementText, agreement_texts, check_same_ids
 from moeprune.stages.begun import engine
 from moeprune.stages.eval_asking import Asking, rooms
 from moeprune.stages.eval_guards import after, before, setting
@@ -22,6 +24,7 @@ from moeprune.stages.eval_tasks import Exam, read_exam
 from moeprune.stages.eval_variants import Variant
 from moeprune.stages.eval_words import EvalWords
 from moeprune.stages.measuring import Stop, never
+from moeprune.stages.numbering import open_beside
 from moeprune.stages.together import Work
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 class How:
     """How a model is loaded and asked; as :func:`moeprune.stages.eval.eval` takes it."""
 
+    agreement_with: str | Path | None = None
     batch_size: int | None = None
     effect: float = 0.01
     dtype: str = "auto"
@@ -98,6 +102,10 @@ def evaluate(
     work = Work(crew, expert_parallel=1)
     asked = crew.first_here(partial(open_asked, model, revision=how.revision))
     chosen = tuple(choose(asked))
+    beside = None
+    if how.agreement_with is not None:
+        opening = partial(open_beside, how.agreement_with, asked)
+        beside = crew.first_here(partial(opening, trust_remote_code=how.trust_remote_code))
     from moeprune.observe.load import check_device, check_dtype
     from moeprune.observe.placed import device_of, num_gpus
     from moeprune.observe.tokenizer import load_tokenizer
@@ -105,12 +113,20 @@ def evaluate(
     trust = how.trust_remote_code
     check_dtype(how.dtype)
     place = device_of(crew.launch, how.device, gpus=num_gpus())
-    asked.check_fits(dtype=how.dtype, place=check_device(place), processes=crew.launch.local_world)
+    room = {"place": check_device(place), "processes": crew.launch.local_world}
+    for one in (asked, *(() if beside is None else (beside.theirs.asked,))):
+        one.check_fits(dtype=how.dtype, **room)
     asked.check(trust_remote_code=trust)
     tokenizer = load_tokenizer(asked.index.path, trust_remote_code=trust)
     exam = read_exam(words, asked, tokenizer=tokenizer, trust_remote_code=trust)
     if check is not None:
         check(exam)
+    texts: tuple[AgreementText, ...] = ()
+    if beside is not None:
+        texts = agreement_texts(exam)
+        theirs = beside.theirs.asked
+        other = load_tokenizer(theirs.index.path, trust_remote_code=trust)
+        check_same_ids(exam, other, name=theirs.name)
     seen = setting(exam, asked, tokenizer=tokenizer, effect=how.effect, expected=words.expected)
     findings = before(seen, how.on_warning if work.speaks else None)
     request = {
@@ -121,16 +137,36 @@ def evaluate(
         "--dtype": how.dtype,
         "--batch-size": how.batch_size,
         **exam.fingerprint(),
+        **({} if beside is None else beside.request()),
     }
     work.check_same(request=request)
     answers = Answers.open(out, request, work=work, resume=how.resume)
+    loading: dict[str, Any] = {"dtype": how.dtype, "device": place, "trust_remote_code": trust}
+
+    def begin() -> tuple[Any, Any]:
+        live = asked.load(**loading)
+        if first is not None:
+            return live, first(live, asked, exam, chosen)
+        check_variants(live, asked, chosen, tokenizer)
+        return live, None
+
     with answers.beginning():
-        live = asked.load(dtype=how.dtype, device=place, trust_remote_code=trust)
-        if first is None:
-            looked = None
-            check_variants(live, asked, chosen, tokenizer)
+        kept = answers.settled("selection")
+        if beside is None or kept is not None:
+            (live, looked), agreed = begin(), kept or [{}] * len(chosen)
         else:
-            looked = first(live, asked, exam, chosen)
+            (live, looked), agreed = agreements(
+                beside,
+                texts,
+                chosen,
+                begin,
+                work=work,
+                folder=answers.folder,
+                stop=work.asked_to_stop(how.stop),
+                on_progress=work.heard(how.on_progress),
+                **loading,
+            )
+            agreed = answers.settle("selection", agreed)
     asking = Asking(
         live=live,
         asked=asked,
@@ -151,9 +187,12 @@ def evaluate(
             entries={**task_entries(exam.tasks), **exam.harness.entries},
             samples=samples,
             probe=probe,
+            agreement=agreement,
             provenance=made_with(live, place, seeds=words.seeds, harness=bool(exam.harness.parts)),
         )
-        for variant, (probe, samples) in zip(chosen, asking.variants(chosen), strict=True)
+        for variant, agreement, (probe, samples) in zip(
+            chosen, agreed, asking.variants(chosen), strict=True
+        )
     )
     check_inputs(runs)
     findings = after(runs, exam, seen, findings)

@@ -15,11 +15,13 @@ from tiny import tiny_checkpoint
 import moeprune
 from moeprune.errors import StoppedError
 
+SMALL: dict[str, Any] = {"num_hidden_layers": 2, "mlp_only_layers": []}
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("launch")
-    model = tiny_checkpoint("qwen3_moe", folder / "model", num_hidden_layers=2, mlp_only_layers=[])
+    model = tiny_checkpoint("qwen3_moe", folder / "model", **SMALL)
     plan_keeping(model, [range(9)] * 2).save(folder / "plan.json")
     (folder / "variants.toml").write_text(
         '[[variant]]\nname = "ganz"\n[[variant]]\nname = "剪"\nplan = "plan.json"\n', "utf-8"
@@ -56,6 +58,8 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
     job = {"call": "eval", **words}
     own = {key: value for key, value in words.items() if key not in ("variants", "tasks")}
     scan = {"call": "scan", **own, "k1": 1, "tasks": words["tasks"][0]}
+    other = tiny_checkpoint("qwen3_moe", tmp_path / "other", seed=1, **SMALL)
+    beside = {"call": "eval", **own, "agreement_with": str(other)}
     said = drive(
         2,
         {
@@ -70,6 +74,7 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
             },
             "differs": {**job, "output": str(tmp_path / "d"), "rank 1": {"limit": 2}},
             "scan": {**scan, "output": str(tmp_path / "scan")},
+            "selections": {**beside, "output": str(tmp_path / "selections")},
         },
         tmp_path,
     )
@@ -86,11 +91,16 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
     assert said["goes on"][0]["reports"][0][1] > 0
     assert "no.jsonl" in only_one_says(said["missing"], "UsageError")
     assert "not given the same request" in only_one_says(said["differs"], "MismatchError")
+    (alone,) = moeprune.eval(output=tmp_path / "one", agreement_with=other, **own)
+    assert 0 < alone.agreement["overlap"] < 1
+    assert data(tmp_path / "selections") == data(tmp_path / "one")
+    done = [done for stage, done, _ in said["selections"][0]["reports"] if stage == "selection"]
+    assert done == sorted(done) and 0 < done[-1] <= 2 * alone.agreement["tokens"]
     # What two processes have begun, one ends.
     moeprune.eval(output=tmp_path / "alone", **words)
     assert data(tmp_path / "alone") == whole
     left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert left == {"two", "s", "alone", "scan"}
+    assert left == {"two", "s", "alone", "scan", "other", "one", "selections"}
     assert [one.get("rows") for one in said["scan"]] == [5, 5], said["scan"]
     scan.pop("call")
     moeprune.scan(**scan, output=tmp_path / "alone", overwrite=True)

@@ -34,6 +34,7 @@ class Comparison:
         variants: in the order given.
         level: confidence of all intervals.
         families: table -> how many tests its corrected p-values are corrected for.
+        agreement: name -> how far it selects another model's experts, of runs that say so.
         beside: perplexity beside accuracy.
         tradeoff: of three variants and three tasks at least, else None.
         limit: what regression was allowed; None: not asked.
@@ -47,6 +48,7 @@ class Comparison:
     variants: tuple[VariantComparison, ...]
     level: float
     families: Mapping[str, int]
+    agreement: Mapping[str, Mapping[str, Any]]
     beside: tuple[Beside, ...]
     tradeoff: Tradeoff | None
     limit: Limit | None
@@ -65,6 +67,7 @@ class Comparison:
             "level": self.level,
             "tests": dict(self.families),
             "variants": [variant.to_json() for variant in self.variants],
+            "selection_agreement": {name: dict(own) for name, own in self.agreement.items()},
             "perplexity_beside_accuracy": [one.to_json() for one in self.beside],
             "tradeoff": None if self.tradeoff is None else tradeoff_json(self.tradeoff),
             "limit": None
@@ -132,6 +135,7 @@ def compare_runs(
         variants=compared,
         level=level,
         families=families,
+        agreement={run.name: run.agreement for run in (base, *variants) if run.agreement},
         beside=ranks,
         tradeoff=capabilities(compared, clusters=clusters),
         limit=limit,
