@@ -4,12 +4,16 @@ Every command is one call: ``moeprune.calibrate``, ``plan``, ``plans``, ``export
 ``eval``, ``compare``, ``scan``, ``push``, ``inspect``, ``merge``, ``analyse``, ``tasks``, ``demo``.
 They are imported on first use, so that ``import moeprune`` is cheap. ``QuantOptions`` is what
 ``export`` is told of quantisation beyond a scheme's name.
+
+From then on, transformers reads experts that are stored in four bits (see ``moeprune.loading``).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from moeprune.on_import import after_import
 
 __version__ = "0.1.0"
 
@@ -47,6 +51,14 @@ if TYPE_CHECKING:
     from moeprune.stages.scan import scan
     from moeprune.stages.tasks import tasks
     from moeprune.stages.verify import verify
+
+
+def _register() -> None:
+    importlib.import_module("moeprune.loading.registering").register_readers()
+
+
+# When this module has run, all that the readers build on has; from_pretrained is in it.
+after_import("transformers.modeling_utils", _register)
 
 
 def __getattr__(name: str) -> Any:

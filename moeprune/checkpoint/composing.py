@@ -8,7 +8,9 @@ of this package, so that ``import moeprune`` and the folder run the same code.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,7 +18,6 @@ from itertools import combinations
 
 MODELING_FILE = "modeling_moeprune.py"
 _RULE = "# The text of moeprune/routing/rule.py follows here.\n"
-_FIRST = "\nFORMAT = 1\n"
 # With parts, a folder needs its code even where it states no counts and no k1 and k2.
 _WITH_PARTS = (
     (
@@ -46,7 +47,21 @@ class Part:
     call: str
 
 
-PARTS: Mapping[str, Part] = {}
+PARTS: Mapping[str, Part] = {
+    # Experts in four bits, for transformers 5: packed in memory, or plain.
+    "nf4": Part(
+        modules=(
+            "loading/four_bit.py",
+            "loading/stored_bytes.py",
+            "loading/four_bit_layout.py",
+            "loading/packed_experts.py",
+            "loading/expert_plans.py",
+            "loading/expert_weights.py",
+            "loading/nf4.py",
+        ),
+        call="register_nf4()",
+    ),
+}
 
 
 def modeling_text(parts: Collection[str] = ()) -> str:
@@ -78,32 +93,51 @@ def _composed(parts: tuple[str, ...]) -> str:
         text = text.replace(plain, other)
     modules = [name for part in parts for name in PARTS[part].modules]
     bodies = [_body(_read(name)) for name in dict.fromkeys(modules)]
-    known = set(text[: text.index(_FIRST)].splitlines())
-    imports = {line for lines, _ in bodies for line in lines} - known
-    head, tail = text.split(_FIRST, 1)
-    text = "".join([head, "".join(f"{line}\n" for line in sorted(imports)), _FIRST, tail])
+    docstring, code = _docstring_and_rest(text)
     calls = "".join(f"{PARTS[part].call}\n" for part in parts)
-    return "\n\n".join([text.rstrip("\n"), *(body for _, body in bodies), calls])
+    imports = _import_lines([code, *map(_read, modules)])
+    return "\n\n\n".join([f"{docstring}\n\n{imports}\n\n{_body(code).strip()}", *bodies, calls])
 
 
-def _body(text: str) -> tuple[list[str], str]:
-    """The imports of a module from outside the package, one a line; and what follows them.
+def _docstring_and_rest(text: str) -> tuple[str, str]:
+    end = ast.parse(text).body[0].end_lineno or 0
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[:end]).rstrip(), "".join(lines[end:])
 
-    Its docstring becomes a comment: it tells a reader of the folder what the code below does.
-    """
+
+def _import_lines(texts: Iterable[str]) -> str:
+    """Every import of these modules from outside the package, each once, sorted as usual."""
+    plain: set[str] = set()
+    names: dict[str, set[str]] = {}
+    for node in (node for text in texts for node in ast.parse(text).body):
+        if isinstance(node, ast.Import):
+            plain.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found = {ast.unparse(alias) for alias in node.names}
+            names.setdefault(node.module, set()).update(found)
+    lines = [(name, f"import {name}\n") for name in sorted(plain)]
+    lines += [
+        (module, f"from {module} import {', '.join(sorted(found))}\n")
+        for module, found in sorted(names.items())
+    ]
+    groups: tuple[list[str], list[str]] = ([], [])
+    for module, line in lines:
+        top = module.partition(".")[0]
+        if top not in ("moeprune", "__future__"):
+            groups[top not in sys.stdlib_module_names].append(line)
+    return "\n".join("".join(group) for group in groups)
+
+
+def _body(text: str) -> str:
+    """What follows the imports of a module; its docstring goes before it, as a comment."""
     tree = ast.parse(text)
-    lines: list[str] = []
-    end = 0
-    for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            source = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
-            if source.partition(".")[0] not in ("moeprune", "__future__"):
-                lines.append(ast.unparse(node))
-            end = node.end_lineno or 0
-    comment = "".join(
-        f"# {line}".rstrip() + "\n" for line in (ast.get_docstring(tree) or "").splitlines()
-    )
-    return lines, comment + "".join(text.splitlines(keepends=True)[end:]).strip("\n")
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    told = (ast.get_docstring(tree) or "").splitlines()
+    # Two columns further to the right, a full line would be too long.
+    wrapped = [part for line in told for part in textwrap.wrap(line, 98) or [""]]
+    comment = [f"# {line}".rstrip() for line in wrapped]
+    lines = text.splitlines()[imports[-1].end_lineno :]
+    return "\n".join([*comment, *lines]).strip("\n")
 
 
 def _read(name: str) -> str:
