@@ -18,7 +18,6 @@ from torch import nn
 from moeprune.loading.four_bit import four_bit_numbers, nested_absmax
 from moeprune.loading.four_bit_layout import FourBitLayout, QuantState
 
-
 _LAYOUTS, _PLAIN_CLASS = "moeprune_four_bit", "moeprune_plain_class"
 
 
