@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -111,9 +112,37 @@ def read_exactly(source: BinaryIO, size: int) -> bytes:
     while size:
         part = source.read(size)
         if not part:
-            raise CheckpointError(
-                f"{source.name} ends early: it changed while it was read. Copy it again."
-            )
+            raise _ended(source)
         parts.append(part)
         size -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_into(source: BinaryIO, start: int, data: bytearray) -> None:
+    """Fill ``data`` with the bytes of ``source`` from ``start``; of several threads at once.
+
+    Raises:
+        CheckpointError: the file ends before.
+    """
+    view = memoryview(data)
+    while view:
+        count = _read_at(source, start, view[:_KERNEL_BYTES])
+        if not count:
+            raise _ended(source)
+        start += count
+        view = view[count:]
+
+
+def _read_at(source: BinaryIO, start: int, view: memoryview) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(source.fileno(), [view], start)
+    # The position is the file's, which threads share: a handle of its own has one of its own.
+    with Path(source.name).open("rb", buffering=0) as own:
+        own.seek(start)
+        return own.readinto(view) or 0
+
+
+def _ended(source: BinaryIO) -> CheckpointError:
+    return CheckpointError(
+        f"{source.name} ends early: it changed while it was read. Copy it again."
+    )

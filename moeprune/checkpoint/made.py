@@ -1,54 +1,140 @@
-"""Write the tensors of a making: read its pieces, compute once, append all that came out."""
+"""Makings of a file, computed a little ahead of where it is written, by a few threads at once."""
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO
 
-from moeprune.checkpoint.copying import Copier, read_exactly
+from moeprune.checkpoint.copying import OnBytes, read_into
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.making import Piece
 from moeprune.errors import CheckpointError
 
+_AT_ONCE = 8
+# Read or made and not yet written, of one file; a making that is larger is alone.
+_BYTES_AHEAD = 256 << 20
 
-def write_made(copier: Copier, index: CheckpointIndex, source: BinaryIO, edit: TensorEdit) -> None:
-    """Append all new tensors of the making that ``edit`` is the first of.
+
+def makers(edits: Iterable[TensorEdit]) -> AbstractContextManager[Executor | None]:
+    """Threads that compute the makings among ``edits``; None where there are none."""
+    if not any(edit.making for edit in edits):
+        return nullcontext()
+    return ThreadPoolExecutor(min(_AT_ONCE, _processors()), thread_name_prefix="making")
+
+
+class MadeAhead:
+    """Hands out what makings give, in order; leaves no thread at work on the file.
 
     Args:
-        copier: where to.
+        edits: of the source file, in the order in which they are written.
         index: the source.
-        source: the file that holds the first piece.
-        edit: the first of the making's edits.
-
-    Raises:
-        CheckpointError: a file ended early, or what came out is of another size than stated.
+        source: the file; unbuffered.
+        on_read: told where in the file is about to be read.
+        executor: computes; None where no edit has a making.
     """
+
+    def __init__(
+        self,
+        edits: Sequence[TensorEdit],
+        index: CheckpointIndex,
+        source: BinaryIO,
+        on_read: OnBytes,
+        executor: Executor | None,
+    ) -> None:
+        self._next = (edit for edit in edits if edit.making is not None and edit.part == 0)
+        self._index = index
+        self._source = source
+        self._on_read = on_read
+        self._executor = executor
+        self._ahead: deque[tuple[TensorEdit, int, Future[list[memoryview]]]] = deque()
+        self._bytes = 0
+
+    def __enter__(self) -> MadeAhead:
+        self._submit()
+        return self
+
+    def take(self, edit: TensorEdit) -> Iterator[memoryview]:
+        """The bytes of every tensor of the making that ``edit`` is the first of.
+
+        Raises:
+            CheckpointError: a file ended early, or what came out is of another size than stated.
+        """
+        first, size, future = self._ahead.popleft()
+        assert first is edit
+        made = future.result()
+        yield from made
+        del made, future
+        self._bytes -= size
+        self._submit()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        left = [future for _, _, future in self._ahead]
+        self._ahead.clear()
+        for future in left:
+            future.cancel()
+        wait(left)  # they read from a file that is closed next
+
+    def _submit(self) -> None:
+        while len(self._ahead) <= _AT_ONCE:
+            if self._ahead and self._bytes >= _BYTES_AHEAD:
+                return
+            edit = next(self._next, None)
+            if edit is None:
+                return
+            making = edit.making
+            assert making is not None and self._executor is not None
+            size = sum(piece.end - piece.start for piece in making.pieces) + sum(making.sizes)
+            self._bytes += size
+            file = self._index.entries[edit.source].file
+            for piece in making.pieces:
+                if self._index.entries[piece.source].file == file:
+                    self._on_read(self._index.entries[piece.source].start + piece.start)
+            future = self._executor.submit(_made, edit, self._index, self._source)
+            self._ahead.append((edit, size, future))
+
+
+def _made(edit: TensorEdit, index: CheckpointIndex, source: BinaryIO) -> list[memoryview]:
     making = edit.making
     assert making is not None
     file = index.entries[edit.source].file
-    data = []
-    for piece in making.pieces:
-        start = index.entries[piece.source].start
-        if index.entries[piece.source].file == file:
-            copier.on_read(start + piece.start)
-            data.append(_read(source, start, piece))
-        else:
-            with _opened(index.path / index.entries[piece.source].file) as other:
-                data.append(_read(other, start, piece))
+    data = [_read(piece, index, source, file) for piece in making.pieces]
     made = [memoryview(part).cast("B") for part in making.make(data)]
     sizes = tuple(part.nbytes for part in made)
     if sizes != making.sizes:
         raise CheckpointError(
             f"{edit.target}: {list(sizes)} bytes were made where {list(making.sizes)} were due."
         )
-    for part in made:
-        copier.write_new(part)
+    return made
 
 
-def _read(source: BinaryIO, start: int, piece: Piece) -> bytes:
-    source.seek(start + piece.start)
-    return read_exactly(source, piece.end - piece.start)
+def _read(piece: Piece, index: CheckpointIndex, source: BinaryIO, file: str) -> bytearray:
+    """A piece, from the file at hand or from another one; of several threads at once."""
+    entry = index.entries[piece.source]
+    data = bytearray(piece.end - piece.start)
+    if entry.file == file:
+        read_into(source, entry.start + piece.start, data)
+    else:
+        with _opened(index.path / entry.file) as other:
+            read_into(other, entry.start + piece.start, data)
+    return data
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Make = Callable[[Sequence[bytes]], Sequence[bytes | memoryview]]
+Bytes = bytes | bytearray | memoryview
+Make = Callable[[Sequence[Bytes]], Sequence[Bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Making:
     Attributes:
         pieces: what is read. The edits of this making name the tensor of the first as their source;
             others may lie in another file, unless the source's files come one by one.
-        make: from the bytes of the pieces to the bytes of every new tensor, in order. Called from
-            several threads.
+        make: from the bytes of the pieces, which it may change, to the bytes of every new tensor,
+            in order. Called from several threads.
         sizes: bytes of every new tensor.
         values: parameters that the new tensors stand for together.
     """

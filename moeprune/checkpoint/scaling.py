@@ -18,6 +18,7 @@ import numpy.typing as npt
 from moeprune.checkpoint.copying import Copier, read_exactly
 from moeprune.checkpoint.edits import TensorEdit, row_runs
 from moeprune.checkpoint.header import TensorEntry
+from moeprune.checkpoint.making import Bytes
 from moeprune.checkpoint.padding import pieces_of
 from moeprune.errors import CheckpointError, UnsupportedModelError
 
@@ -40,7 +41,7 @@ def as_factor(gain: float) -> float:
     return factor
 
 
-def scaled(data: bytes, dtype: str, factor: float) -> bytes:
+def scaled(data: Bytes, dtype: str, factor: float) -> bytes:
     """Stored values times ``factor``.
 
     Args:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +15,7 @@ from moeprune.checkpoint.copying import Copier, OnBytes
 from moeprune.checkpoint.edits import TensorEdit, row_runs
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.jobs import Tally, run, run_in_turn
-from moeprune.checkpoint.made import write_made
+from moeprune.checkpoint.made import MadeAhead, makers
 from moeprune.checkpoint.padding import write_padded
 from moeprune.checkpoint.readahead import ReadAhead
 from moeprune.checkpoint.scaling import write_scaled
@@ -118,22 +121,26 @@ def write_checkpoint(
     check_output(output, source=None if passing else index.path)
     fetched = passing_sizes(index, contents.shards, passing)
     needed = contents.total_bytes + max(fetched.values(), default=0)
-    with staged_folder(output, needed=needed, claimed=passing is not None) as folder:
+    with ExitStack() as opened:
+        folder = opened.enter_context(
+            staged_folder(output, needed=needed, claimed=passing is not None)
+        )
         total = contents.total_bytes + sum(fetched.values())
         tally = Tally(total, on_progress, in_turn=passing is not None)
         lender = Lender(index, contents.shards, passing, tally.add)
+        executor = opened.enter_context(makers(e for s in contents.shards for e in s.edits))
         for name in {*contents.copied, *contents.texts}:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         jobs: list[Callable[[], None]] = [
-            lambda shard=shard: _write_shard(index, shard, folder / shard.name, tally.add, lender)  # type: ignore[misc]
+            partial(_write_shard, index, shard, folder / shard.name, tally.add, lender, executor)
             for shard in contents.shards
         ]
         jobs += [
-            lambda name=name: _write_copy(index.path / name, folder / name, tally.add)  # type: ignore[misc]
+            partial(_write_copy, index.path / name, folder / name, tally.add)
             for name in contents.copied
         ]
         jobs += [
-            lambda name=name: _write_text(contents.texts[name], folder / name, tally.add)  # type: ignore[misc]
+            partial(_write_text, contents.texts[name], folder / name, tally.add)
             for name in contents.texts
         ]
         if passing is None:
@@ -147,7 +154,12 @@ def write_checkpoint(
 
 
 def _write_shard(
-    index: CheckpointIndex, shard: Shard, path: Path, report: OnBytes, lender: Lender
+    index: CheckpointIndex,
+    shard: Shard,
+    path: Path,
+    report: OnBytes,
+    lender: Lender,
+    executor: Executor | None,
 ) -> None:
     with path.open("xb", buffering=0) as target:
         copier = Copier(target, report)
@@ -161,37 +173,43 @@ def _write_shard(
             by_file[-1][1].append(edit)
         for file, edits in by_file:
             with lender.lend(file) as source_path, _opened(source_path) as source:
-                _copy_tensors(index, edits, source, copier)
+                _copy_tensors(index, edits, source, copier, executor)
         os.fsync(target.fileno())
 
 
 def _copy_tensors(
-    index: CheckpointIndex, edits: Sequence[TensorEdit], source: BinaryIO, copier: Copier
+    index: CheckpointIndex,
+    edits: Sequence[TensorEdit],
+    source: BinaryIO,
+    copier: Copier,
+    executor: Executor | None,
 ) -> None:
     copier.on_read = ReadAhead(source, _ranges(index, edits)).reached
-    # Tensors that follow one another on disk and stay whole move as one range.
-    start = end = 0
-    for edit in edits:
-        entry = index.entries[edit.source]
-        if edit.whole and entry.start == end:
-            end = entry.end
-            continue
+    with MadeAhead(edits, index, source, copier.on_read, executor) as made:
+        # Tensors that follow one another on disk and stay whole move as one range.
+        start = end = 0
+        for edit in edits:
+            entry = index.entries[edit.source]
+            if edit.whole and entry.start == end:
+                end = entry.end
+                continue
+            copier.copy(source, start, end)
+            start = end = entry.start
+            if edit.making is not None:
+                if edit.part == 0:
+                    for part in made.take(edit):
+                        copier.write_new(part)
+            elif edit.table is not None:
+                write_table(copier, source, entry, edit.table)
+            elif edit.factor != 1.0:
+                write_scaled(copier, source, entry, edit)
+            elif edit.ids is None:
+                end = entry.end
+            elif edit.pad:
+                write_padded(copier, source, entry, edit)
+            else:
+                copier.copy_rows(source, entry.start, row_runs(edit, entry.info))
         copier.copy(source, start, end)
-        start = end = entry.start
-        if edit.making is not None:
-            if edit.part == 0:
-                write_made(copier, index, source, edit)
-        elif edit.table is not None:
-            write_table(copier, source, entry, edit.table)
-        elif edit.factor != 1.0:
-            write_scaled(copier, source, entry, edit)
-        elif edit.ids is None:
-            end = entry.end
-        elif edit.pad:
-            write_padded(copier, source, entry, edit)
-        else:
-            copier.copy_rows(source, entry.start, row_runs(edit, entry.info))
-    copier.copy(source, start, end)
 
 
 def _ranges(index: CheckpointIndex, edits: Sequence[TensorEdit]) -> Iterator[tuple[int, int]]:

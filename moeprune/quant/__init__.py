@@ -13,7 +13,7 @@ A file of this folder is one format. It defines
                     stands beside it, by what follows the weight's name
 """
 
-from moeprune.quant._encoding import Numbers, difference, encoded, scheme
+from moeprune.quant._encoding import Numbers, difference, encoded, one_thread, scheme
 from moeprune.quant._floats import to_dtype, weight_values
 from moeprune.quant._format import (
     StoredFormat,
@@ -64,6 +64,7 @@ __all__ = [
     "layered_settings",
     "multipliers",
     "not_loadable",
+    "one_thread",
     "places_in_config",
     "places_in_file",
     "plain_tensor",

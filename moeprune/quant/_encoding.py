@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING
 import moeprune.quant.schemes as schemes
 from moeprune import plugins
 from moeprune.core.quantisation import SchemeOptions, WeightError
+from moeprune.quant._reading import Bytes
 
 if TYPE_CHECKING:
     import torch
 
-Numbers = Callable[[Sequence[bytes]], "torch.Tensor"]
+Numbers = Callable[[Sequence[Bytes]], "torch.Tensor"]
 """From the bytes of stored pieces to the weight that they mean, (out, in)."""
 
 
@@ -32,7 +34,7 @@ def encoded(
     name: str,
     weight: torch.Tensor,
     options: SchemeOptions,
-) -> tuple[Sequence[bytes | memoryview], WeightError]:
+) -> tuple[Sequence[Bytes], WeightError]:
     """The bytes of a weight, and how far their numbers are from its own.
 
     Args:
@@ -71,3 +73,16 @@ def difference(weight: torch.Tensor, read: Iterable[torch.Tensor]) -> WeightErro
         double.copy_(values.sub_(run.reshape(-1)))
         error_sq += float(torch.dot(double, double))
     return WeightError(error_sq, norm_sq, weight.numel())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread each, where several weights are encoded at once."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

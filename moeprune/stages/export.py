@@ -14,6 +14,7 @@ from moeprune.core.policy_words import Rank
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.quantisation import QuantOptions
 from moeprune.core.stats import CalibrationStats
+from moeprune.quant import one_thread
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.preparing import loaded, prepare
 from moeprune.stages.streaming import StreamedModel, streamed
@@ -131,10 +132,12 @@ def write(prepared: PreparedExport, *, on_progress: OnProgress = ignore) -> Path
         OutputError: the output exists, or the disk is full.
         HubError: the Hub refused.
     """
-    return write_checkpoint(
-        prepared.index,
-        prepared.contents,
-        prepared.output,
-        passing=prepared.source,
-        on_progress=on_progress,
-    )
+    # Weights are encoded by several threads already.
+    with one_thread() if prepared.quantised else nullcontext():
+        return write_checkpoint(
+            prepared.index,
+            prepared.contents,
+            prepared.output,
+            passing=prepared.source,
+            on_progress=on_progress,
+        )

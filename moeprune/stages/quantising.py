@@ -14,7 +14,7 @@ from moeprune import quant
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.making import Make, Making
+from moeprune.checkpoint.making import Bytes, Make, Making
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.names import names_head
 from moeprune.core.quantisation import LayerSchemes, QuantOptions, SchemeOptions
@@ -157,7 +157,7 @@ def _made(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) ->
 
 
 def _maker(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) -> Make:
-    def make(data: Sequence[bytes]) -> Sequence[bytes | memoryview]:
+    def make(data: Sequence[Bytes]) -> Sequence[Bytes]:
         try:
             parts, error = encoded(scheme, at.numbers(data), options)
         except UnsupportedModelError as problem:

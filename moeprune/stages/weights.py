@@ -13,7 +13,7 @@ from typing import Any
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.making import Piece
+from moeprune.checkpoint.making import Bytes, Piece
 from moeprune.checkpoint.scaling import scaled
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.names import names_table
@@ -121,7 +121,7 @@ def _map(
 def _stored(edit: TensorEdit) -> Numbers:
     """The tensor's own numbers, times its factor."""
 
-    def numbers(data: Sequence[bytes]) -> Any:
+    def numbers(data: Sequence[Bytes]) -> Any:
         found = data[0] if edit.factor == 1.0 else scaled(data[0], edit.info.dtype, edit.factor)
         return tensor_of(found, edit.info.dtype, edit.info.shape)
 
