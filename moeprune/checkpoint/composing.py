@@ -31,6 +31,7 @@ _WITH_PARTS = (
         "        block = {} if block is None else _checked(block)\n",
     ),
 )
+_LOADING = "        loaded = model_class.from_pretrained(path, *args, config=config, **kwargs)\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,14 @@ class Part:
     Attributes:
         modules: files of the package, in the order in which their texts follow; each may import
             from those before it, and from nothing else of the package.
-        call: what the file does last, e.g. ``register_nf4()``.
+        call: what the file does last, e.g. ``register_nf4()``; "": nothing.
+        around: name of a context, of the class and the config of a model, in which the model is
+            loaded; or "".
     """
 
     modules: tuple[str, ...]
-    call: str
+    call: str = ""
+    around: str = ""
 
 
 PARTS: Mapping[str, Part] = {
@@ -91,12 +95,18 @@ def _composed(parts: tuple[str, ...]) -> str:
     for plain, other in _WITH_PARTS:
         assert text.count(plain) == 1, "the template has changed"
         text = text.replace(plain, other)
+    around = [PARTS[part].around for part in parts if PARTS[part].around]
+    if around:
+        assert text.count(_LOADING) == 1, "the template has changed"
+        contexts = ", ".join(f"{name}(model_class, config)" for name in around)
+        text = text.replace(_LOADING, f"        with {contexts}:\n    {_LOADING}")
     modules = [name for part in parts for name in PARTS[part].modules]
     bodies = [_body(_read(name)) for name in dict.fromkeys(modules)]
     docstring, code = _docstring_and_rest(text)
-    calls = "".join(f"{PARTS[part].call}\n" for part in parts)
+    calls = "\n".join(PARTS[part].call for part in parts if PARTS[part].call)
     imports = _import_lines([code, *map(_read, modules)])
-    return "\n\n\n".join([f"{docstring}\n\n{imports}\n\n{_body(code).strip()}", *bodies, calls])
+    blocks = [f"{docstring}\n\n{imports}\n\n{_body(code).strip()}", *bodies, calls]
+    return "\n\n\n".join(filter(None, blocks)) + "\n"
 
 
 def _docstring_and_rest(text: str) -> tuple[str, str]:

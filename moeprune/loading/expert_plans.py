@@ -124,6 +124,8 @@ def packed_layout(
 def _arrangement(plan: ExpertPlan, model: nn.Module) -> Arrange | None:
     """What the mapping does to matrices; None: it puts them below each other."""
     converter, operations = plan.converter, plan.converter.operations
+    asked = _Asked(model.get_parameter(plan.target))
+    config = model.config
     plain = [("MergeModulelist", 0), ("Concatenate", 1)]
     steps = [(type(one).__name__, getattr(one, "dim", None)) for one in operations]
     if steps == plain[: 1 if len(plan.patterns) == 1 else 2]:
@@ -137,8 +139,8 @@ def _arrangement(plan: ExpertPlan, model: nn.Module) -> Arrange | None:
                 source_patterns=converter.source_patterns,
                 target_patterns=converter.target_patterns,
                 full_layer_name=plan.target,
-                model=model,
-                config=model.config,
+                model=asked,
+                config=config,
                 missing_keys=None,
             )
         (made,) = collected.values()
@@ -146,6 +148,17 @@ def _arrangement(plan: ExpertPlan, model: nn.Module) -> Arrange | None:
         return result
 
     return arrange
+
+
+class _Asked:
+    """What operations see of a model: the parameter that they make, which packing takes away."""
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self._parameter = parameter
+
+    def get_parameter(self, _: str) -> torch.Tensor:
+        """The parameter, on the meta device."""
+        return self._parameter
 
 
 def _is_by_expert(arrange: Arrange, states: tuple[QuantState, ...], shape: tuple[int, ...]) -> bool:

@@ -34,8 +34,9 @@ def test_parts_do_not_get_in_each_others_way(parts: tuple[str, ...]) -> None:
     heads = {str(source).partition(".")[0] for source in sources}
     assert not heads & {"moeprune", "__future__"}
     assert max(map(len, text.splitlines())) <= 100
-    for part in parts:
-        assert f"\n{PARTS[part].call}\n" in text
+    for part in (PARTS[name] for name in parts):
+        assert not part.call or f"\n{part.call}\n" in text
+        assert f" {part.around}(model_class, config)" in text or not part.around
     assert is_modeling_text(text.encode()) and not is_modeling_text((text + "\n").encode())
 
 
