@@ -125,6 +125,31 @@ def test_transformers_4_reads_nf4_by_itself(
     assert all(".experts." in name for name in seen["packed"])
 
 
+@pytest.mark.parametrize(
+    ("loader", "scheme"),
+    [("llamacpp", "int8"), ("llamacpp", "fp8"), ("transformers4", "nf4")],
+    ids=["llama.cpp int8", "llama.cpp fp8", "transformers 4 nf4"],
+)
+@pytest.mark.parametrize("name", ["qwen3_moe", "glm4_moe"])
+def test_attention_and_shared_experts_too(
+    name: str,
+    loader: str,
+    scheme: str,
+    made: Callable[..., Made],
+    tmp_path: Path,
+    record_property: Any,
+) -> None:
+    """GLM-4-MoE has shared experts, and a dense layer that stays as it is."""
+    case = made(name, scheme, also=("attention", "shared"))
+    seen = check(loader, case, tmp_path / "seen.npz", record_property)
+    if loader == "transformers4":
+        kinds = {re.sub(r"\d+", "N", module) for module in seen["packed"]}
+        attention = {f"model.layers.N.self_attn.{name}_proj" for name in "qkvo"}
+        experts = {f"model.layers.N.mlp.experts.N.{name}_proj" for name in ("gate", "up", "down")}
+        shared = {module.replace("experts.N", "shared_experts") for module in experts}
+        assert kinds == attention | experts | (shared if name == "glm4_moe" else set())
+
+
 @pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe, narrow", "olmoe", "mixtral", "glm4_moe"])
 def test_vllm_reads_every_tensor_of_it(
