@@ -30,8 +30,6 @@ def decoded_checkpoint(folder: Path, out: Path) -> Path:
 def _packed(stored: dict[str, torch.Tensor], settings: dict) -> dict[str, torch.Tensor]:
     from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
-    (group,) = settings["config_groups"].values()
-    bits, size = group["weights"]["num_bits"], group["weights"]["group_size"]
     plain: dict[str, torch.Tensor] = {}
     for name, tensor in stored.items():
         weight, _, part = name.rpartition("_")
@@ -39,8 +37,10 @@ def _packed(stored: dict[str, torch.Tensor], settings: dict) -> dict[str, torch.
             plain[name] = tensor
         elif part == "packed":
             shape = torch.Size(stored[f"{weight}_shape"].tolist())
+            scale = stored[f"{weight}_scale"].float()
+            bits, group = 32 * tensor.shape[1] // shape[1], shape[1] // scale.shape[1]
             numbers = unpack_from_int32(tensor, bits, shape).float()
-            plain[weight] = numbers * stored[f"{weight}_scale"].float().repeat_interleave(size, 1)
+            plain[weight] = numbers * scale.repeat_interleave(group, 1)
     return plain
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from published import transformers_logits
 from test_loaders import TOKENS, Case, largest, planned, start
 
 import moeprune
+from moeprune.core.quantisation import LayerSchemes
 
 pytestmark = pytest.mark.external
 
@@ -36,6 +37,9 @@ CASES = {
     "qwen3_5_moe": Case("qwen3_5_moe", both_spellings=True),
 }
 PLAIN_EXPERTS = {"plain_experts": True}
+MIXED = LayerSchemes(
+    schemes=("int4", "none", "int8", "int4"), group_sizes={"int4": 32, "int8": 128}
+)
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
             folder = tmp_path_factory.mktemp("quantised")
             source, plan = planned(CASES[name], folder)
             pruned = moeprune.export(source, plan=plan, output=folder / "pruned")
-            out = moeprune.export(
-                source,
-                plan=plan,
-                output=folder / "out",
-                quantize=moeprune.QuantOptions(scheme=scheme, **options),
-            )
+            asked = moeprune.QuantOptions(scheme=scheme, **options)
+            if scheme == "mixed":
+                plan = replace(plan, quantize=MIXED)
+            out = moeprune.export(source, plan=plan, output=folder / "out", quantize=asked)
             known[key] = Made(
                 name=key,
                 folder=out,
@@ -160,8 +162,16 @@ def test_vllm_reads_every_tensor_of_it(
     check("vllm", case, tmp_path / "seen.npz", record_property, PLAIN_EXPERTS)
 
 
+def test_vllm_reads_a_scheme_a_layer(
+    made: Callable[..., Made], tmp_path: Path, record_property: Any
+) -> None:
+    case = made("qwen3_moe", "mixed")
+    check("vllm", case, tmp_path / "seen.npz", record_property, PLAIN_EXPERTS)
+
+
 REFUSES = {  # loader -> what it says of a scheme, where it does not read it
     ("llamacpp", "nf4"): "Quant method is not yet supported: 'bitsandbytes'",
+    ("llamacpp", "mixed"): "Can't handle multiple config groups",
     ("vllm", "nf4"): "Unknown quantization method: bitsandbytes",
     ("mlx", "nf4"): r"quant_state\.bitsandbytes__nf4",
     ("mlx", "int8"): r"\.weight_shape",
