@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -64,6 +64,7 @@ def contents_of(
     texts: Mapping[str, str],
     shard_bytes: int | None = None,
     late: Callable[[], Mapping[str, str]] | None = None,
+    without: Collection[str] = (),
 ) -> Contents:
     """What :func:`write_checkpoint` would write.
 
@@ -75,6 +76,7 @@ def contents_of(
         shard_bytes: see :func:`moeprune.checkpoint.shards.shards_for`.
         late: gives texts that are known when the weights are written; each of them replaces one of
             ``texts``.
+        without: names of the source's other files that do not go along.
 
     Raises:
         CheckpointError: the source's folder cannot be read, or no tensor stays.
@@ -85,7 +87,7 @@ def contents_of(
     if index_file is not None:
         written[index_file] = index_json(index, shards).encode("utf-8")
     copied = {}
-    for name in sidecars_of(index, replaced=written).copied:
+    for name in sidecars_of(index, replaced=(*written, *without)).copied:
         with _opened(index.path / name) as file:
             copied[name] = os.fstat(file.fileno()).st_size
     return Contents(shards=shards, texts=written, copied=copied, late=late)

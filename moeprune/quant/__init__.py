@@ -27,7 +27,8 @@ from moeprune.quant._layered import layered_settings
 from moeprune.quant._maps import stored_maps
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
 from moeprune.quant._numbers import Raw, plain_weight
-from moeprune.quant._plain import plain_tensor
+from moeprune.quant._plain import plain_bytes, plain_tensor
+from moeprune.quant._plain_shape import plain_shape
 from moeprune.quant._reading import tensor_of
 from moeprune.quant._scales import multipliers
 from moeprune.quant._settings import (
@@ -37,6 +38,7 @@ from moeprune.quant._settings import (
     places_in_config,
     places_in_file,
     settings_differences,
+    settings_paths,
 )
 from moeprune.quant._stated import stated_problems
 from moeprune.quant._steps import Judged, judged
@@ -67,10 +69,13 @@ __all__ = [
     "one_thread",
     "places_in_config",
     "places_in_file",
+    "plain_bytes",
+    "plain_shape",
     "plain_tensor",
     "plain_weight",
     "scheme",
     "settings_differences",
+    "settings_paths",
     "stated_problems",
     "stored_format",
     "stored_maps",

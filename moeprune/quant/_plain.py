@@ -61,6 +61,20 @@ def plain_tensor(parts: Mapping[str, Raw], settings: Mapping[str, Any]) -> torch
     return _times(codes.float(), _scale(scale), pair)
 
 
+def plain_bytes(weight: torch.Tensor, dtype: str) -> memoryview:
+    """The bytes of a weight in a plain type, rounded half to even.
+
+    Args:
+        weight: of a floating type.
+        dtype: as safetensors spells it: BF16, F16, F32 or F64.
+    """
+    import torch
+
+    types = {"BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
+    made = weight.to(types.get(dtype, torch.float32)).contiguous()
+    return made.reshape(-1).view(torch.uint8).numpy().data
+
+
 def _tensor(raw: Raw) -> torch.Tensor:
     import torch
 

@@ -85,9 +85,7 @@ def _packed(
     return (out, columns) if bits in (4, 8) else None
 
 
-def _words(
-    parts: Mapping[str, TensorInfo], settings: Mapping[str, Any]
-) -> tuple[int, int] | None:
+def _words(parts: Mapping[str, TensorInfo], settings: Mapping[str, Any]) -> tuple[int, int] | None:
     """Of GPTQ (packed along the input) and AWQ (along the output)."""
     if "scales" not in parts or "qzeros" not in parts:
         return None

@@ -47,6 +47,18 @@ def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
+def settings_paths(config: Mapping[str, Any]) -> list[Path]:
+    """Every key path in a parsed config.json that holds quantisation settings."""
+    found = []
+    for path in _IN_CONFIG:
+        level: Any = config
+        for key in path:
+            level = level.get(key) if isinstance(level, Mapping) else None
+        if level is not None:
+            found.append(path)
+    return found
+
+
 def check_renumberable(
     config: Mapping[str, Any],
     *,

@@ -19,7 +19,7 @@ from moeprune.checkpoint.reader import chunks
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.core.split import Split
 from moeprune.errors import UnsupportedModelError
-from moeprune.quant import Raw, as_bytes, plain_shape, plain_tensor, stored_format, stored_maps
+from moeprune.quant import Raw, plain_bytes, plain_shape, plain_tensor, stored_format, stored_maps
 from moeprune.stages.number_type import plain_type
 
 _WEIGHT = ".weight"
@@ -50,7 +50,7 @@ def plain_edits(
     for edit in edits:
         if edit.source in owner:
             stem, suffix = owner[edit.source]
-            groups.setdefault((stem, _module(edit, suffix)), {})[suffix] = edit
+            groups.setdefault((stem, _module(edit, stem)), {})[suffix] = edit
     plain = _Plain(
         index=index,
         layout=layout,
@@ -63,16 +63,20 @@ def plain_edits(
         if edit.source not in owner:
             made.append(edit)
             continue
-        stem, suffix = owner[edit.source]
-        group = groups.pop((stem, _module(edit, suffix)), None)
+        stem, _ = owner[edit.source]
+        group = groups.pop((stem, _module(edit, stem)), None)
         if group is not None:  # at the place of the first of them
             made += plain.edits(stem, group)
     return made
 
 
-def _module(edit: TensorEdit, suffix: str) -> str:
-    """What the tensors of one weight begin with in the export."""
-    return edit.target.removesuffix(suffix)[:-1] if edit.target.endswith(suffix) else edit.target
+def _module(edit: TensorEdit, stem: str) -> str:
+    """What the tensors of one weight begin with in the export, where the source's do with ``stem``.
+
+    Only the number of an expert may be another, so what follows the stem is as long.
+    """
+    behind = len(edit.source) - len(stem)
+    return edit.target[:-behind] if behind else edit.target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +94,9 @@ class _Plain:
         if rule is not None and rule.axis is not None:
             yield from self._of_stack(stem, group, rule)
             return
-        suffix = next(iter(group))
         pieces = {name: self._whole(edit.source) for name, edit in group.items()}
-        shape = self._shape(stem, pieces)
-        yield self._edit(
-            first, _module(first, suffix) + _WEIGHT, pieces, shape, empty=bool(first.pad)
-        )
+        target = _module(first, stem) + _WEIGHT
+        yield self._edit(first, target, pieces, self._shape(stem, pieces), empty=bool(first.pad))
 
     def _of_stack(
         self, stem: str, group: Mapping[str, TensorEdit], rule: ExpertTensor
@@ -170,7 +171,7 @@ class _Plain:
             weight = plain_tensor(raws, settings)
             if weight is None:
                 raise self._unreadable(target)
-            return [as_bytes(weight if split is None else split.cut(weight)[place], dtype)]
+            return [plain_bytes(weight if split is None else split.cut(weight)[place], dtype)]
 
         return make
 

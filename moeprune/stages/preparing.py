@@ -7,6 +7,7 @@ from typing import Any
 
 from moeprune.checkpoint.config import edit_json_text
 from moeprune.checkpoint.edits import edits_for
+from moeprune.checkpoint.index import CONFIG_FILE
 from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import contents_of
 from moeprune.core.plan import PrunePlan
@@ -33,6 +34,7 @@ from moeprune.stages.identify import open_model
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.quantising import quantised
+from moeprune.stages.requantising import Requantised
 from moeprune.stages.routed import Routed
 from moeprune.stages.schemes_of import mixed_options
 from moeprune.stages.stored import settings_texts
@@ -92,7 +94,7 @@ def prepare(
         edits = folded(edits, routed.gain.factors(index, opened.layout, staying))
     current = plan.without_stale() if plan else None
     size = size_of(opened, current, edits) | padding_size(plain, edits)
-    made = None
+    made, again = None, Requantised.of(index, options, folds=routed.gain is not None)
     if options is not None:
         made = quantised(
             edits, index=index, layout=opened.layout, options=options, keep=keep, layers=layers
@@ -104,10 +106,11 @@ def prepare(
         **next_token.config_changes,
         **routed.config_changes(layout),
         **form_config(form, index, layout, keep, routed.policy, code),
+        **(again.changes if again else {}),
         **({("quantization_config",): made.settings} if made else {}),
     }
     config_text = edit_json_text(index.config_text, changes)
-    notes = tuple(filter(None, [next_token.warning(count=count)]))
+    notes = tuple(filter(None, [next_token.warning(count=count), again.warning if again else ""]))
     inexact = routed.warnings(opened.layout, keep)
     telling = Telling(
         opened=opened,
@@ -125,7 +128,11 @@ def prepare(
         notes=notes + inexact[1:],  # of the first the card has a paragraph
     )
     texts = {
-        **settings_texts(index, layout, keep, config_text=config_text),
+        **(
+            {CONFIG_FILE: config_text}
+            if again
+            else settings_texts(index, layout, keep, config_text=config_text)
+        ),
         **form_texts(form, routed.policy, code),
         **telling.texts(),
     }
@@ -139,6 +146,7 @@ def prepare(
             texts=texts,
             shard_bytes=shard_bytes,
             late=telling.texts if made else None,
+            without=again.without if again else (),
         ),
         output=output,
         next_token=next_token.record(),

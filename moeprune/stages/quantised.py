@@ -180,21 +180,22 @@ def part_sizes(
     parts: Sequence[str],
     maps: Sequence[LinearMap],
     written: Mapping[str, int],
+    *,
+    before: Mapping[str, int],
 ) -> dict[str, PartSize]:
     """Part -> its size, of the parts that there are.
 
     Args:
-        edits: before quantising.
+        edits: before quantising, of plain weights.
         parts: the part of each edit.
         maps: all matrices.
         written: module -> bytes of what is written for it, of those that are quantised.
+        before: part -> bytes of all its tensors, as the source stores them.
     """
-    before: Counter[str] = Counter()
     after: Counter[str] = Counter()
     parameters: Counter[str] = Counter()
     quantised: Counter[str] = Counter()
     for part, edit in zip(parts, edits, strict=True):
-        before[part] += edit.info.nbytes
         after[part] += edit.info.nbytes
     for at in maps:
         parameters[at.part] += at.count
@@ -203,12 +204,12 @@ def part_sizes(
             after[at.part] += written[at.module] - at.nbytes
     return {
         part: PartSize(
-            bytes_before=before[part],
+            bytes_before=before.get(part, 0),
             bytes_after=after[part],
             parameters=parameters[part],
             quantised=quantised[part],
         )
-        for part in sorted(before)
+        for part in sorted({*before, *after})
     }
 
 

@@ -20,7 +20,9 @@ from moeprune.core.names import names_head
 from moeprune.core.quantisation import LayerSchemes, QuantOptions, SchemeOptions
 from moeprune.errors import UnsupportedModelError
 from moeprune.quant import encoded, stored_format
-from moeprune.stages.parts import EXPERT, part_of
+from moeprune.stages.part_bytes import padding_bytes, part_bytes, part_of_edit, turned
+from moeprune.stages.parts import EXPERT
+from moeprune.stages.plain_edits import plain_edits
 from moeprune.stages.quantised import Ledger, Quantised, part_sizes
 from moeprune.stages.schemes_of import Schemes
 from moeprune.stages.weights import LinearMap, linear_maps
@@ -52,8 +54,9 @@ def quantised(
             scheme, or some of the experts' parameters would stay as they are.
     """
     check_source(index, options)
+    before, edits = edits, plain_edits(edits, index, layout)
     maps = linear_maps(edits, index, layout)
-    parts = [_part(edit, layout) for edit in edits]
+    parts = [part_of_edit(edit, layout) for edit in edits]
     asked = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
     check_whole(edits, parts, asked, layout)
     found = Schemes.for_maps(asked, edits, layout, options, layers)
@@ -74,9 +77,10 @@ def quantised(
         options=options,
         group_sizes={scheme: told.group_size for scheme, told in found.told.items()},
         layers=layers,
-        parts=part_sizes(edits, parts, maps, nbytes),
-        stored=_stored(edits, chosen, nbytes, index, layout, keep),
-        padding=sum(at.nbytes - nbytes[at.module] for at in chosen if _is_padding(at)),
+        parts=part_sizes(edits, parts, maps, nbytes, before=part_bytes(before, layout)),
+        stored=_stored(edits, chosen, nbytes, index, layout, keep) | turned(before, edits),
+        padding=padding_bytes(before, chosen)
+        - sum(nbytes[at.module] for at in chosen if _is_padding(at)),
         errors=errors,
     )
 
@@ -121,13 +125,6 @@ def check_whole(
             )
     if not any(at.part == EXPERT for at in chosen):
         raise UnsupportedModelError(f"{layout.model_type}: there is no weight to quantise.")
-
-
-def _part(edit: TensorEdit, layout: MoeLayout) -> str:
-    rule = layout.tensors.get(edit.source)
-    if rule is None:
-        return part_of(edit.target)
-    return EXPERT if rule.role == "expert" else "other"
 
 
 def _made(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) -> list[TensorEdit]:
@@ -197,6 +194,10 @@ def _stored(
     for at in chosen:
         if not _is_padding(at):
             sums[edits[at.edit].source] += nbytes[at.module]
+    covered = {at.edit for at in chosen}
+    for number, edit in enumerate(edits):
+        if edit.making is not None and number not in covered and not edit.pad:
+            sums[edit.source] += edit.info.nbytes
     found: dict[str, TensorInfo] = {}
     for source, total in sums.items():
         info, rule = index.entries[source].info, layout.tensors.get(source)

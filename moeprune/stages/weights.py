@@ -85,6 +85,9 @@ def linear_maps(
     for number, edit in enumerate(edits):
         rule = layout.tensors.get(edit.source)
         info = edit.info
+        if edit.making is not None and rule is not None and rule.axis is not None:
+            maps.append(_of_expert(number, edit, rule))
+            continue
         if not edit.target.endswith(_LEAF) or len(info.shape) != 2 or info.dtype not in PLAIN:
             continue
         if names_table(edit.target) or (rule is not None and rule.role == "table"):
@@ -93,6 +96,23 @@ def linear_maps(
             continue
         maps.append(_map(number, edit, rule, index))
     return maps
+
+
+def _of_expert(number: int, edit: TensorEdit, rule: ExpertTensor) -> LinearMap:
+    """The matrix of one expert that was cut out of a quantised stack."""
+    assert edit.making is not None
+    rows, columns = edit.info.shape
+    return LinearMap(
+        module=edit.target.removesuffix(_LEAF),
+        edit=number,
+        part=EXPERT,
+        row=None if rule.follows else rule.row,
+        expert=edit.ids[0] if edit.ids else None,
+        shape=(rows, columns),
+        dtype=edit.info.dtype,
+        pieces=edit.making.pieces,
+        numbers=_computed(edit),
+    )
 
 
 def _map(
@@ -113,9 +133,28 @@ def _map(
         expert=rule.expert if rule is not None and not edit.pad else None,
         shape=(rows, columns),
         dtype=edit.info.dtype,
-        pieces=(Piece(edit.source, stored.dtype, stored.shape, 0, end),),
-        numbers=_zeros(edit) if edit.pad else _stored(edit),
+        pieces=(Piece(edit.source, stored.dtype, stored.shape, 0, end),)
+        if edit.making is None
+        else edit.making.pieces,
+        numbers=_numbers_of(edit),
     )
+
+
+def _numbers_of(edit: TensorEdit) -> Numbers:
+    if edit.making is not None:
+        return _computed(edit)
+    return _zeros(edit) if edit.pad else _stored(edit)
+
+
+def _computed(edit: TensorEdit) -> Numbers:
+    """What is made of a quantised weight."""
+
+    def numbers(data: Sequence[bytes]) -> Any:
+        assert edit.making is not None
+        found = edit.making.make(data)[edit.part]
+        return tensor_of(found, edit.info.dtype, edit.info.shape)
+
+    return numbers
 
 
 def _stored(edit: TensorEdit) -> Numbers:
