@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeprune.quant._numbers import Raw, plain_weight
+from moeprune.quant._plain import plain_tensor
 
 Values = npt.NDArray[np.float32]
 
@@ -31,8 +32,9 @@ def weight_values(parts: Mapping[str, Raw], settings: Mapping[str, object]) -> V
         wide <<= 16
         return wide.view(np.float32).reshape(weight.info.shape)
     made = plain_weight(parts, settings)
-    if made is None:
-        return None
+    if made is None:  # GPTQ, AWQ and NVFP4 of ModelOpt have one reader
+        read = plain_tensor(parts, settings)
+        return None if read is None else read.numpy()
     # Blocks of numbers (MXFP4) have an axis more than the matrix.
     return made.astype(np.float32).reshape(*made.shape[:1], -1)
 

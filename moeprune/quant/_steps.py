@@ -112,7 +112,7 @@ def _problems(
 def _far(grid: Grid, arranged: Values, scale: Values, dtype: str) -> Iterator[str]:
     """Whether a number is not the nearest that its scheme has."""
     ratio = np.divide(arranged, scale, out=np.zeros_like(arranged), where=scale != 0)
-    slack = np.abs(ratio) * np.float32(1.02 * _ROUNDING[dtype]) + np.float32(_SLACK)
+    slack = np.abs(ratio) * np.float32(max(1.02 * _ROUNDING[dtype], _SLACK)) + np.float32(_SLACK)
     if grid.table is None or grid.codes is None:
         near = np.abs(ratio - grid.units) <= slack + np.float32(0.5)
         # The scale is right; what lies above the largest number, it makes the largest.

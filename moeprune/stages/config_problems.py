@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from moeprune.checkpoint.audit import config_differences, same_value
+from moeprune.checkpoint.audit import ABSENT, config_differences, same_value
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.errors import MoePruneError
+from moeprune.quant import settings_paths
 from moeprune.stages.exported import Exported
 from moeprune.stages.forms import PER_LAYER, count_of, form_config, form_problems
 from moeprune.stages.next_token import NextToken
@@ -43,12 +44,16 @@ def config_problems(
     added = {path[0] for path in form_config(made.form, source, layout, keep, made.policy)}
     added |= {"quantization_config"} if made.quantisation is not None else set()
     names = named_places(source)
+    gone = settings_paths(source.config) if made.requantised else []
     for path, mine, theirs in config_differences(source.config, out.config):
+        if any(path[: len(place)] == place for place in gone) and theirs in (None, ABSENT):
+            continue
         if path not in owned and path[0] not in added and not names(path):
             problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
     problems += form_problems(made.form, source, out, layout, keep, made.policy)
     try:
-        problems += settings_problems(source, out, layout, keep)
+        if not made.requantised:
+            problems += settings_problems(source, out, layout, keep)
         problems += _count_problems(out, next_token, made)
     except MoePruneError as error:
         problems.append(f"the export cannot be read back: {error}")

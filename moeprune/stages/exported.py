@@ -44,6 +44,12 @@ class Exported:
     gain: FoldedGain | None = None
     quantisation: Mapping[str, Any] | None = None
 
+    @property
+    def requantised(self) -> bool:
+        """Whether a quantised source was turned into numbers first."""
+        options = (self.quantisation or {}).get("options")
+        return isinstance(options, dict) and options.get("requantize") is True
+
     def live_policy(self, layout: MoeLayout) -> RoutingPolicy | None:
         """What live routers of the source do that compute the same; None: what they do anyway."""
         return self.policy if self.gain is None else self.gain.policy(layout)

@@ -108,6 +108,8 @@ class QuantisedSource:
         elif part in self.record.also and not names_table(stored.name):
             scheme = self.record.options.scheme
         split = self._split(stored)
+        if split is not None and split.leaf != "weight":
+            scheme = PLAIN
         if scheme == PLAIN and not stored.quantised and (split is None or self._is_whole(stored)):
             return
         info = self.source.entries[stored.name].info
@@ -115,7 +117,7 @@ class QuantisedSource:
             "source": stored.name,
             "settings": _settings(self.source) if stored.quantised else {},
             "split": split,
-            "scheme": scheme if split is None or split.leaf == "weight" else PLAIN,
+            "scheme": scheme,
             "group_size": self.record.group_size_of(scheme),
             "double_quant": self.record.double_quant,
             "dtype": dtype if stored.quantised else info.dtype,
