@@ -6,6 +6,7 @@ They were written for stored formats of others and share no code with what write
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from safetensors.torch import load_file, save_file
 from moeprune.core.layout import TensorInfo
 from moeprune.quant import Raw, plain_weight
 
-_LEAVES = ("weight_packed", "weight_scale", "weight_shape", "weight_scale_inv", "weight")
+_LEAVES = re.compile(
+    r"(?P<module>.+)\.(?P<leaf>weight(?:_packed|_scale|_shape|_scale_inv|"
+    r"\.(?:absmax|quant_map|nested_absmax|nested_quant_map|quant_state\..+))?)"
+)
 _SPELLED = {
     torch.int32: "I32",
     torch.int64: "I64",
@@ -48,9 +52,9 @@ def plain_weights(export: Path) -> dict[str, np.ndarray[Any, Any]]:
     tensors = stored(export)
     modules: dict[str, dict[str, Raw]] = {}
     for name, tensor in tensors.items():
-        module, _, leaf = name.rpartition(".")
-        if leaf in _LEAVES:
-            modules.setdefault(module, {})[leaf] = raw(tensor)
+        named = _LEAVES.fullmatch(name)
+        if named is not None:
+            modules.setdefault(named["module"], {})[named["leaf"]] = raw(tensor)
     found = {}
     for module, parts in modules.items():
         if len(parts) > 1:
@@ -67,7 +71,7 @@ def write_reference(export: Path, folder: Path) -> Path:
     rest = {
         name: tensor
         for name, tensor in stored(export).items()
-        if name.rpartition(".")[0] not in modules
+        if name.partition(".weight")[0] not in modules
     }
     some = next(tensor for tensor in rest.values() if tensor.is_floating_point())
     plain = {name: torch.from_numpy(value).to(some.dtype) for name, value in quantised.items()}

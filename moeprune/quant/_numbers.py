@@ -33,7 +33,7 @@ class Raw:
     """
 
     info: TensorInfo
-    data: bytes
+    data: bytes | bytearray | memoryview
 
 
 def numbers(raw: Raw) -> Array:
@@ -104,7 +104,7 @@ def nf4_state(parts: Mapping[str, Raw]) -> dict[str, Any]:
     Raises:
         KeyError, ValueError: it is not there, or is none.
     """
-    state: dict[str, Any] = json.loads(parts[NF4_STATE].data)
+    state: dict[str, Any] = json.loads(bytes(parts[NF4_STATE].data))
     return state
 
 

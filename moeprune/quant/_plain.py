@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moeprune.quant._numbers import Raw
+from moeprune.quant._reading import raw_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,8 @@ def plain_tensor(parts: Mapping[str, Raw], settings: Mapping[str, Any]) -> torch
     Returns:
         (out, in) float32, or None for a layout that this does not read.
     """
+    import torch
+
     if "blocks" in parts and "scales" in parts:
         numbers, exponents = _fp4(_tensor(parts["blocks"])), _scale(parts["scales"])
         return (numbers * exponents[..., None]).flatten(-2)
@@ -58,7 +61,7 @@ def plain_tensor(parts: Mapping[str, Raw], settings: Mapping[str, Any]) -> torch
         return None if weight.info.dtype.startswith("F8") else codes.float()
     block = settings.get("weight_block_size")
     pair = (block[0], block[1]) if isinstance(block, list) and len(block) == 2 else None
-    return _times(codes.float(), _scale(scale), pair)
+    return _times(codes.to(torch.float32, copy=True), _scale(scale), pair)
 
 
 def plain_bytes(weight: torch.Tensor, dtype: str) -> memoryview:
@@ -88,8 +91,7 @@ def _tensor(raw: Raw) -> torch.Tensor:
         "I32": torch.int32,
         "I8": torch.int8,
     }
-    data = torch.frombuffer(bytearray(raw.data), dtype=torch.uint8)
-    return data.view(types.get(raw.info.dtype, torch.uint8)).reshape(raw.info.shape)
+    return raw_bytes(raw.data).view(types.get(raw.info.dtype, torch.uint8)).reshape(raw.info.shape)
 
 
 def _scale(raw: Raw) -> torch.Tensor:
@@ -165,7 +167,7 @@ def _four_bit(parts: Mapping[str, Raw]) -> torch.Tensor | None:
     state = next((p for name, p in parts.items() if name.startswith("weight.quant_state.")), None)
     if state is None:
         return None
-    said = json.loads(state.data)
+    said = json.loads(bytes(state.data))
     absmax = _tensor(parts["weight.absmax"])
     if "weight.nested_absmax" in parts:
         nested = _tensor(parts["weight.nested_absmax"]).float()

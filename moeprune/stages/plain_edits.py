@@ -14,7 +14,7 @@ from typing import Any
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.making import Make, Making, Piece
+from moeprune.checkpoint.making import Bytes, Make, Making, Piece
 from moeprune.checkpoint.reader import chunks
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.core.split import Split
@@ -163,7 +163,7 @@ class _Plain:
     ) -> Make:
         settings, dtype = self.settings, self.dtype
 
-        def make(data: Sequence[bytes]) -> Sequence[bytes | memoryview]:
+        def make(data: Sequence[Bytes]) -> Sequence[Bytes]:
             raws = {
                 name: Raw(TensorInfo(piece.dtype, piece.shape, len(part)), part)
                 for (name, piece), part in zip(pieces.items(), data, strict=True)

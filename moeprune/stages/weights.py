@@ -149,7 +149,7 @@ def _numbers_of(edit: TensorEdit) -> Numbers:
 def _computed(edit: TensorEdit) -> Numbers:
     """What is made of a quantised weight."""
 
-    def numbers(data: Sequence[bytes]) -> Any:
+    def numbers(data: Sequence[Bytes]) -> Any:
         assert edit.making is not None
         found = edit.making.make(data)[edit.part]
         return tensor_of(found, edit.info.dtype, edit.info.shape)
