@@ -73,13 +73,13 @@ def write_reference(export: Path, folder: Path) -> Path:
         for name, tensor in stored(export).items()
         if name.partition(".weight")[0] not in modules
     }
-    some = next(tensor for tensor in rest.values() if tensor.is_floating_point())
-    plain = {name: torch.from_numpy(value).to(some.dtype) for name, value in quantised.items()}
+    config = json.loads((export / "config.json").read_text("utf-8"))
+    dtype = getattr(torch, config.get("dtype", "float32"))
+    plain = {name: torch.from_numpy(value).to(dtype) for name, value in quantised.items()}
     folder.mkdir()
     for path in export.iterdir():
         if path.suffix in (".json", ".py") and "safetensors" not in path.name:
             shutil.copyfile(path, folder / path.name)
-    config = json.loads((export / "config.json").read_text("utf-8"))
     del config["quantization_config"]
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     save_file(rest | plain, folder / "model.safetensors", metadata={"format": "pt"})

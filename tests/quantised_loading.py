@@ -1,7 +1,7 @@
 """Compare two checkpoints in a process that never imports moeprune, as any user loads them.
 
-``python quantised_loading.py EXPORT REFERENCE [--trust]``: prints the largest difference of the
-logits, and the largest logit.
+``python quantised_loading.py EXPORT REFERENCE [--trust] [--stored]``: prints the largest difference
+of the logits, and the largest logit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ def main() -> None:
     logits = []
     for folder in (export, reference):
         trust = "--trust" in options
+        dtype = "auto" if "--stored" in options else torch.float32
         model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=trust, output_loading_info=True
+            folder, dtype=dtype, trust_remote_code=trust, output_loading_info=True
         )
         assert not report["missing_keys"], sorted(report["missing_keys"])[:5]
         assert not report["unexpected_keys"], sorted(report["unexpected_keys"])[:5]

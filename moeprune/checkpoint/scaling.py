@@ -57,6 +57,17 @@ def scaled(data: Bytes, dtype: str, factor: float) -> bytes:
     return bytes(products.data.cast("B"))
 
 
+def scaled_edit(data: Bytes, edit: TensorEdit) -> bytes:
+    """What an edit makes of stored values of its tensor: these times its factor.
+
+    Raises:
+        CheckpointError: a value leaves the range of its type.
+    """
+    made = scaled(data, edit.info.dtype, edit.factor)
+    _check_finite(data, made, edit)
+    return made
+
+
 def write_scaled(copier: Copier, source: BinaryIO, entry: TensorEntry, edit: TensorEdit) -> None:
     """Append a tensor whose values are multiplied, a chunk at a time.
 
@@ -73,8 +84,7 @@ def write_scaled(copier: Copier, source: BinaryIO, entry: TensorEntry, edit: Ten
         while start < end:
             copier.on_read(start)
             data = read_exactly(source, min(end - start, _CHUNK_BYTES))
-            made = scaled(data, edit.info.dtype, edit.factor)
-            _check_finite(data, made, edit)
+            made = scaled_edit(data, edit)
             copier.write_new(made)
             start += len(data)
 
@@ -114,7 +124,7 @@ def _scaled_bf16(codes: npt.NDArray[np.uint16], factor: float) -> npt.NDArray[np
     return ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype("<u2")
 
 
-def _check_finite(before: bytes, after: bytes, edit: TensorEdit) -> None:
+def _check_finite(before: Bytes, after: Bytes, edit: TensorEdit) -> None:
     """A weight that was a number stays one."""
     if edit.factor <= 1:
         return
@@ -125,7 +135,7 @@ def _check_finite(before: bytes, after: bytes, edit: TensorEdit) -> None:
         )
 
 
-def _infinite(data: bytes, dtype: str) -> int:
+def _infinite(data: Bytes, dtype: str) -> int:
     if dtype == "BF16":
         return int(np.count_nonzero(np.frombuffer(data, "<u2") & np.uint16(0x7FFF) == 0x7F80))
     return int(np.count_nonzero(np.isinf(np.frombuffer(data, _NUMPY[dtype]))))

@@ -51,4 +51,8 @@ def _scheme(quantised: Quantised) -> str:
         )
         return f"{MIXED} ({', '.join(each)})"
     (size_of_group,) = quantised.group_sizes.values()
-    return f"{quantised.options.scheme}, groups of {size_of_group}"
+    scheme = quantised.options.scheme
+    if scheme == "fp8":
+        return f"fp8, blocks of {size_of_group} x {size_of_group}"
+    twice = ", scales quantised too" if quantised.options.double_quant else ""
+    return f"{scheme}, groups of {size_of_group}{twice}"

@@ -54,10 +54,9 @@ def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
 def _stored(quantisation: Mapping[str, Any]) -> str:
     """In which schemes, in words."""
     if "schemes" not in quantisation:
-        return (
-            f"Stored as {escape(quantisation['scheme'])}, one scale for every "
-            f"{quantisation['group_size']} inputs"
-        )
+        scheme, group = quantisation["scheme"], quantisation["group_size"]
+        every = f"block of {group} × {group} numbers" if scheme == "fp8" else f"{group} inputs"
+        return f"Stored as {escape(scheme)}, one scale for every {every}"
     each = []
     for scheme, count in sorted(Counter(quantisation["schemes"]).items()):
         group = quantisation["group_sizes"].get(scheme)

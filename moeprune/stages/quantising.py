@@ -59,7 +59,7 @@ def quantised(
     parts = [part_of_edit(edit, layout) for edit in edits]
     asked = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
     check_whole(edits, parts, asked, layout)
-    found = Schemes.for_maps(asked, edits, layout, options, layers)
+    found = Schemes.for_maps(asked, edits, layout, options, layers, index.config)
     chosen = [at for at in asked if at.module in found.of]
     errors = Ledger(maps=chosen, keep=keep, rows=layout.rows)
     made = {

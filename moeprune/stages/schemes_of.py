@@ -15,6 +15,8 @@ from moeprune.errors import UsageError
 from moeprune.quant import Written, layered_settings
 from moeprune.stages.weights import LinearMap
 
+_STATED = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schemes:
@@ -38,6 +40,7 @@ class Schemes:
         layout: MoeLayout,
         options: QuantOptions,
         layers: LayerSchemes | None,
+        config: Mapping[str, Any],
     ) -> Schemes:
         """The schemes of all weights that are to be quantised.
 
@@ -48,6 +51,7 @@ class Schemes:
                 they follow.
             options: what was asked for.
             layers: the scheme of every layer, with ``mixed``.
+            config: config.json of the source.
 
         Raises:
             UnsupportedModelError: a weight that its scheme cannot write.
@@ -65,7 +69,7 @@ class Schemes:
             told[scheme] = SchemeOptions(
                 group_size=quant.scheme(scheme).group_size(shapes, wanted),
                 double_quant=options.double_quant,
-                dtype=dtype_of(maps),
+                dtype=dtype_of(maps, config),
             )
         return cls(of=of, told=told, layers=layers)
 
@@ -119,8 +123,16 @@ def mixed_options(options: QuantOptions | None, layers: LayerSchemes | None) -> 
     return asked if layers.used else None
 
 
-def dtype_of(maps: Sequence[LinearMap]) -> str:
-    """The type of most of the numbers."""
+def dtype_of(maps: Sequence[LinearMap], config: Mapping[str, Any]) -> str:
+    """The type in which the model computes: what its config.json states, else that of its numbers.
+
+    Loaders turn scales into that type before they multiply, so a wider one would be rounded.
+    """
+    for part in (config, config.get("text_config")):
+        stated = part if isinstance(part, Mapping) else {}
+        for key in ("dtype", "torch_dtype"):
+            if stated.get(key) in _STATED:
+                return _STATED[stated[key]]
     counts: Counter[str] = Counter()
     for at in maps:
         counts[at.dtype] += at.count

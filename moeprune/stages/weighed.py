@@ -80,7 +80,7 @@ def weigh(opened: OpenModel, *, requantize: bool, on_progress: OnProgress) -> We
     maps = [at for at in linear_maps(edits, index, layout) if at.part == EXPERT]
     if not maps:
         raise UnsupportedModelError(f"{opened.facts.name}: there is no weight to quantise.")
-    dtype, shapes = dtype_of(maps), {at.shape for at in maps}
+    dtype, shapes = dtype_of(maps, index.config), {at.shape for at in maps}
     options = {
         scheme: SchemeOptions(group_size=quant.scheme(scheme).group_size(shapes, None), dtype=dtype)
         for scheme in MIXABLE

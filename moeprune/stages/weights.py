@@ -14,7 +14,7 @@ from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.making import Bytes, Piece
-from moeprune.checkpoint.scaling import scaled
+from moeprune.checkpoint.scaling import scaled_edit
 from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.names import names_table
 from moeprune.quant import Numbers, tensor_of
@@ -161,7 +161,7 @@ def _stored(edit: TensorEdit) -> Numbers:
     """The tensor's own numbers, times its factor."""
 
     def numbers(data: Sequence[Bytes]) -> Any:
-        found = data[0] if edit.factor == 1.0 else scaled(data[0], edit.info.dtype, edit.factor)
+        found = data[0] if edit.factor == 1.0 else scaled_edit(data[0], edit)
         return tensor_of(found, edit.info.dtype, edit.info.shape)
 
     return numbers

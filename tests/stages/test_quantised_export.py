@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from dequantised import plain_weights, stored, write_reference
 from forked import run
+from safetensors.torch import save_file
+from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.core.quantisation import QuantOptions
@@ -54,3 +57,21 @@ def test_attention_and_shared_experts_too(
     }
     assert set(plain_weights(out)) == due
     assert difference(out, write_reference(out, tmp_path / "reference")) <= 1e-5
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize(
+    ("config", "stored_as"), [("bfloat16", torch.bfloat16), ("bfloat16", torch.float32)]
+)
+def test_in_the_type_that_the_model_states(
+    config: str, stored_as: torch.dtype, scheme: str, tmp_path: Path
+) -> None:
+    source = tiny_checkpoint("mixtral", tmp_path / "source", tie_word_embeddings=True)
+    tensors = {name: tensor.to(stored_as) for name, tensor in stored(source).items()}
+    assert not any("lm_head" in name for name in tensors)  # the embeddings serve as it
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    body = json.loads((source / "config.json").read_text("utf-8"))
+    (source / "config.json").write_text(json.dumps(body | {"dtype": config}), "utf-8")
+    out = moeprune.export(source, output=tmp_path / "out", quantize=scheme)
+    reference = write_reference(out, tmp_path / "reference")
+    assert difference(out, reference, "--stored") <= 1e-5

@@ -141,13 +141,20 @@ def test_what_no_scheme_holds_names_the_weight(value: float, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_scales_have_the_type_of_the_weights(dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stated", [None, "float16"])
+def test_scales_have_the_type_in_which_the_model_computes(
+    stated: str | None, dtype: torch.dtype, tmp_path: Path
+) -> None:
     source = tiny_checkpoint("olmoe", tmp_path / "source")
     tensors = {name: tensor.to(dtype) for name, tensor in stored(source).items()}
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    del config["dtype"]
+    config |= {} if stated is None else {"torch_dtype": stated}
+    (source / "config.json").write_text(json.dumps(config), "utf-8")
     out = moeprune.export(source, output=tmp_path / "out", quantize=QuantOptions(scheme="int8"))
     scales = {t.dtype for name, t in stored(out).items() if name.endswith("weight_scale")}
-    assert scales == {dtype}
+    assert scales == {dtype if stated is None else torch.float16}
 
 
 def test_an_unknown_scheme_is_named(tiny: Tiny, tmp_path: Path) -> None:
