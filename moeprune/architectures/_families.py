@@ -30,6 +30,8 @@
 ``stacks``                names of the parts of the model that each run all layers in memory, with
                           the same experts, where there are several (an encoder and a decoder)
 ``interleaved``           true: in a stack of all experts, outputs of gate and up take turns
+``merged``                how the module in memory holds all experts, of a family of which
+                          transformers reads no single ones: a name in ``_merged.py``
 ``idle``                  true: they are choices that a token may take in place of a routed expert
 ``loop``                  the config keys of the first layer that a forward pass repeats, of the
                           layer after the last one, and of the number of passes
@@ -80,6 +82,7 @@ class Family:
     sets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     stacks: tuple[str, ...] = ()
     interleaved: bool = False
+    merged: str = ""
     idle: bool = False
     loop: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)

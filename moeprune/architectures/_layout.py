@@ -119,6 +119,7 @@ def layout_of(
         routed_output=family.routed_output,
         tensors={name: placed[name] for name in tensors if name in placed},
         splits=splits_of(placed, tensors, family),
+        merged=family.merged,
         experts_module=family.experts,
         router_module=family.router,
         observer=family.observer,

@@ -33,9 +33,7 @@ _MAPS = {
 }
 _OUTPUTS = ("down_proj", "w2", "fc2", "output_linear")
 _MAPS |= dict.fromkeys(_OUTPUTS, ("down_proj",))
-# What a stored name adds to its stem -> the leaf. MXFP4's blocks are never transposed.
-_LEAVES = {"": "weight", ".weight": "weight", "_weight": "weight", "_blocks": "weight"}
-_LEAVES |= {"_bias": "bias", ".bias": "bias"}
+_WEIGHTS = ("", ".weight", "_weight", "_blocks")  # what a weight's name adds to its stem
 _BLOCK = 32  # numbers of a block of MXFP4, which is the last but one axis
 
 Shape = tuple[int, int]
@@ -44,39 +42,34 @@ Shape = tuple[int, int]
 def splits_of(
     placed: Mapping[str, ExpertTensor], tensors: Mapping[str, TensorInfo], family: Family
 ) -> dict[str, Split]:
-    """Stored name -> how it falls apart, of every stack of experts' weights or biases.
+    """Stored name -> how it falls apart, of every stack of experts' weights.
 
-    Stacks whose shapes do not go together in any orientation have none.
+    Biases have none and stay as they are: loaders of such a family read them so. Nor have stacks
+    whose shapes do not go together in any orientation.
 
     Args:
         placed: how the tensors depend on the experts.
         tensors: all tensors of the checkpoint.
         family: of the model.
     """
-    modules: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    modules: dict[str, dict[str, str]] = defaultdict(dict)
     for name, rule in placed.items():
         found = _STACK.fullmatch(name)
         if rule.role != "expert" or rule.axis != 0 or found is None:
             continue
-        leaf = _LEAVES.get(found["rest"] or "")
-        if leaf is not None:
-            modules[f"{found['owner']}.experts"][name] = found["stem"], leaf
+        if (found["rest"] or "") in _WEIGHTS:
+            modules[f"{found['owner']}.experts"][name] = found["stem"]
     splits: dict[str, Split] = {}
-    for module, held in modules.items():
-        shapes = {
-            stem: _matrix(tensors[name], placed[name])
-            for name, (stem, leaf) in held.items()
-            if leaf == "weight"
-        }
-        ways = _ways(shapes, blocks=any(placed[name].block > 1 for name in held))
-        for name, (stem, leaf) in held.items():
+    for module, stems in modules.items():
+        shapes = {stem: _matrix(tensors[name], placed[name]) for name, stem in stems.items()}
+        ways = _ways(shapes, blocks=any(placed[name].block > 1 for name in stems))
+        for name, stem in stems.items():
             if stem in ways:
                 maps, transposed = ways[stem]
                 splits[name] = Split(
                     module=module,
                     maps=maps,
-                    leaf=leaf,
-                    transposed=transposed and leaf == "weight",
+                    transposed=transposed,
                     interleaved=len(maps) > 1 and (stem == "w13" or family.interleaved),
                 )
     return {name: splits[name] for name in placed if name in splits}

@@ -51,7 +51,10 @@ class Part:
     around: str = ""
 
 
+MERGING = "merging"
 PARTS: Mapping[str, Part] = {
+    # Single experts, for modules that hold all of a layer; and what transformers trips over.
+    MERGING: Part(modules=("loading/decoding.py", "loading/merging.py"), around="merging_experts"),
     # Experts in four bits, for transformers 5: packed in memory, or plain.
     "nf4": Part(
         modules=(

@@ -29,6 +29,10 @@ __all__ = [
 BLOCK = "moeprune"
 FORMAT = 1
 _AUTO_MAP = "auto_map"
+# transformers refuses an implementation that it does not know, and says this. Without the code it
+# would leave the experts random, with a line in its report.
+_IMPLEMENTATION = "experts_implementation"
+NOT_ALONE = "of single experts: load with trust_remote_code=True"
 _CLASSES = {
     "AutoModel": "MoePruneModel",
     "AutoModelForCausalLM": "MoePruneForCausalLM",
@@ -64,6 +68,7 @@ def own_code_changes(
     *,
     counts: bool,
     policy: RoutingPolicy | None,
+    merged: Mapping[str, Any] | None = None,
 ) -> dict[tuple[str, ...], Any]:
     """The keys of config.json that the code needs: path -> value.
 
@@ -73,6 +78,8 @@ def own_code_changes(
         keep: L sequences of the ids that stay.
         counts: whether each layer states its own number of experts.
         policy: k₁ and k₂; None: the model's own.
+        merged: what the tensors of all experts in memory are made of, see
+            :func:`moeprune.architectures.merged_tensors`; None: transformers knows.
 
     The block is left out where neither is: the code then is there for its parts alone.
     """
@@ -89,11 +96,15 @@ def own_code_changes(
             "renormalises": layout.renormalises,
             "routers": _routers(layout),
         }
+    if merged is not None:
+        block["merged"] = merged
     wrapped = any(path[:-1] for path in layout.count_keys)
     classes = {**_CLASSES, **(_WRAPPER_CLASSES if wrapped else {})}
     stem = MODELING_FILE.removesuffix(".py")
     ours = {name: f"{stem}.{class_name}" for name, class_name in classes.items()}
     stated: dict[tuple[str, ...], Any] = {(BLOCK,): block} if len(block) > 1 else {}
+    if merged is not None:
+        stated[_IMPLEMENTATION,] = NOT_ALONE
     return {**stated, (_AUTO_MAP,): {**_auto_map(config), **ours}}
 
 

@@ -87,8 +87,10 @@ class MoeLayout:
         routed_output: name in the block of the linear map that takes the sum of the experts'
             outputs, of a family whose experts normalise what they give; or "".
         tensors: stored name -> how it depends on the experts; names not in it never change.
-        splits: stored name of weights or biases of all experts of a layer -> how it falls apart
+        splits: stored name of the weights of all experts of a layer -> how it falls apart
             into maps of single experts; one that is in ``tensors`` and not here cannot be cut so.
+        merged: how the experts module in memory holds all experts, of a family of which
+            transformers reads no single ones (see ``architectures.merged_tensors``); or "".
         experts_module: name of the experts module in memory after ``layers.<i>.``.
         router_module: name of the router module in memory after ``layers.<i>.``.
         observer: how calibration sees the experts: ``"function"`` (transformers' registry of
@@ -126,6 +128,7 @@ class MoeLayout:
     passes: tuple[int, ...] = ()
     idle_experts: int = 0
     splits: Mapping[str, Split] = field(default_factory=dict)
+    merged: str = ""
 
     @property
     def extra_rows(self) -> int:

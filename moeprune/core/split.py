@@ -11,35 +11,33 @@ class Split:
     """One stored tensor of all experts, cut as loaders name the maps of a single expert.
 
     The slab of an expert is what the tensor holds of it, without the axis of the experts: (out, in)
-    of all maps together, (in, out) where ``transposed``, or (out,) of a bias.
+    of all maps together, or (in, out) where ``transposed``.
 
     Attributes:
         module: the experts module as the names of single experts' tensors spell it; the tensor of
-            expert e is ``<module>.<e>.<map>.<leaf>``.
+            expert e is ``<module>.<e>.<map>.weight``.
         maps: names of the maps in it, in the order in which they lie, e.g. ``gate_proj``,
             ``up_proj``; all of one size.
-        leaf: ``"weight"`` or ``"bias"``.
-        transposed: whether the weight is stored (in, out).
+        transposed: whether it is stored (in, out).
         interleaved: whether outputs of the maps take turns; if not, those of one follow the other.
     """
 
     module: str
     maps: tuple[str, ...]
-    leaf: str = "weight"
     transposed: bool = False
     interleaved: bool = False
 
     def target(self, expert: int, name: str) -> str:
-        """The tensor of map ``name`` of one expert, as loaders name it."""
-        return f"{self.module}.{expert}.{name}.{self.leaf}"
+        """The weight of map ``name`` of one expert, as loaders name it."""
+        return f"{self.module}.{expert}.{name}.weight"
 
-    def shape(self, slab: tuple[int, ...]) -> tuple[int, ...]:
-        """(out, in) or (out,) of each map in a slab of this shape."""
-        out, *rest = slab[::-1] if self.transposed else slab
-        return (out // len(self.maps), *rest)
+    def shape(self, slab: tuple[int, int]) -> tuple[int, int]:
+        """(out, in) of each map in a slab of this shape."""
+        outputs, inputs = slab[::-1] if self.transposed else slab
+        return outputs // len(self.maps), inputs
 
     def cut(self, slab: Any) -> list[Any]:
-        """Views of a slab (numpy or torch), one a map, each (out, in) or (out,)."""
+        """Views of a slab (numpy or torch), one a map, each (out, in)."""
         weight = slab.T if self.transposed else slab
         count = len(self.maps)
         if self.interleaved:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeprune.architectures import family_names
+from moeprune.architectures import family_names, merged_tensors
 from moeprune.checkpoint.audit import same_value
+from moeprune.checkpoint.composing import MERGING
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.own_code import MODELING_FILE, modeling_text, own_code_changes
@@ -160,7 +161,14 @@ def form_config(
     """The keys of config.json that form, policy and parts bring, beside the expert counts."""
     if not has_code(form, policy, parts):
         return {}
-    return own_code_changes(index.config, layout, keep, counts=form == PER_LAYER, policy=policy)
+    return own_code_changes(
+        index.config,
+        layout,
+        keep,
+        counts=form == PER_LAYER,
+        policy=policy,
+        merged=merged_tensors(layout) if MERGING in parts else None,
+    )
 
 
 def form_texts(

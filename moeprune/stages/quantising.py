@@ -24,6 +24,7 @@ from moeprune.stages.part_bytes import padding_bytes, part_bytes, part_of_edit, 
 from moeprune.stages.parts import EXPERT
 from moeprune.stages.plain_edits import plain_edits
 from moeprune.stages.quantised import Ledger, Quantised, part_sizes
+from moeprune.stages.reading_code import reading_code
 from moeprune.stages.schemes_of import Schemes
 from moeprune.stages.weights import LinearMap, linear_maps
 
@@ -71,9 +72,10 @@ def quantised(
     modules = [at.module for at in maps]
     if not any(map(names_head, index.entries)):
         modules.append(_HEAD)  # that of tied embeddings is a linear module too
+    settings = found.settings(modules)
     return Quantised(
         edits=tuple(_replaced(edits, chosen, made)),
-        settings=found.settings(modules),
+        settings=settings,
         options=options,
         group_sizes={scheme: told.group_size for scheme, told in found.told.items()},
         layers=layers,
@@ -82,6 +84,12 @@ def quantised(
         padding=padding_bytes(before, chosen)
         - sum(nbytes[at.module] for at in chosen if _is_padding(at)),
         errors=errors,
+        code=reading_code(
+            index.config,
+            layout,
+            dict.fromkeys(edits[at.edit].source for at in chosen),
+            method=settings["quant_method"],
+        ),
     )
 
 

@@ -6,7 +6,7 @@ its layer has a piece of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from moeprune.core.layout import ExpertTensor, MoeLayout
 from moeprune.core.names import names_table
 from moeprune.quant import Numbers, tensor_of
 from moeprune.stages.parts import EXPERT, OTHER, part_of
+from moeprune.stages.stacked import stacked_maps
 
 PLAIN = ("BF16", "F16", "F32", "F64")
 _LEAF = ".weight"
@@ -88,6 +89,9 @@ def linear_maps(
         if edit.making is not None and rule is not None and rule.axis is not None:
             maps.append(_of_expert(number, edit, rule))
             continue
+        if rule is not None and edit.source in layout.splits and info.dtype in PLAIN:
+            maps += _of_stack(number, edit, rule, index, layout)
+            continue
         if not edit.target.endswith(_LEAF) or len(info.shape) != 2 or info.dtype not in PLAIN:
             continue
         if names_table(edit.target) or (rule is not None and rule.role == "table"):
@@ -113,6 +117,27 @@ def _of_expert(number: int, edit: TensorEdit, rule: ExpertTensor) -> LinearMap:
         pieces=edit.making.pieces,
         numbers=_computed(edit),
     )
+
+
+def _of_stack(
+    number: int, edit: TensorEdit, rule: ExpertTensor, index: CheckpointIndex, layout: MoeLayout
+) -> Iterator[LinearMap]:
+    """The matrices in a tensor of all experts of a layer."""
+    stored = index.entries[edit.source].info
+    for found in stacked_maps(
+        edit, stored, layout.splits[edit.source], rule, num_experts=layout.num_experts[rule.row]
+    ):
+        yield LinearMap(
+            module=found.module,
+            edit=number,
+            part=EXPERT,
+            row=None if rule.follows else rule.row,
+            expert=found.expert,
+            shape=found.shape,
+            dtype=stored.dtype,
+            pieces=(found.piece,),
+            numbers=found.numbers,
+        )
 
 
 def _map(

@@ -7,14 +7,16 @@ import re
 from moeprune.quant._written import Written
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_EXPERTS = r"[.]experts(?:[.]|$)"  # also the module that holds all of them
 
 
 def ignored(written: Written) -> list[str]:
-    """Patterns that cover every plain module and no quantised one.
+    """Patterns that cover every plain module and no quantised one, whatever loaders call it.
 
     Layers have one pattern together, which begins anywhere: loaders put prefixes of their own in
     front. A module that differs from a quantised one in its numbers alone is named in full. The
-    head has no tensor where it shares that of the embedding, so it is named always.
+    head has no tensor where it shares that of the embedding, so it is named always. The last covers
+    all that is not called like a quantised module: transformers renames modules of some families.
     """
     pattern_of = {name: _pattern(name) for name in written.plain}
     wrong = {
@@ -26,7 +28,16 @@ def ignored(written: Written) -> list[str]:
         name if pattern in wrong else _spelled(name, pattern)
         for name, pattern in pattern_of.items()
     }
-    return sorted(found | ({"lm_head"} - set(written.quantised)))
+    return [*sorted(found | ({"lm_head"} - set(written.quantised))), _all_else(written)]
+
+
+def _all_else(written: Written) -> str:
+    """A pattern of every name that is neither an experts module's, nor in one, nor quantised."""
+    named = {
+        _EXPERTS if ".experts." in name else _pattern(name).removeprefix(".*")
+        for name in _distinct(written.quantised)
+    }
+    return f"re:(?!.*(?:{'|'.join(sorted(named))}))"
 
 
 def all_plain(written: Written) -> list[str]:
