@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers.core_model_loading import (
-    ConversionOps,
-    WeightConverter,
-    WeightRenaming,
-    rename_source_key,
-)
+from transformers import core_model_loading
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 
@@ -28,12 +23,14 @@ _COMPANIONS = {
 }
 
 
-class DecodeWeights(ConversionOps):  # type: ignore[misc]
+class DecodeWeights(core_model_loading.ConversionOps):
     """Plain numbers of stored weights, and then what the family's own converter does to them."""
 
     supports_many_to_many = True
 
-    def __init__(self, companions: tuple[str, ...], converter: WeightConverter | None) -> None:
+    def __init__(
+        self, companions: tuple[str, ...], converter: core_model_loading.WeightConverter | None
+    ) -> None:
         self.companions, self.converter = companions, converter
 
     @torch.no_grad()
@@ -47,7 +44,7 @@ class DecodeWeights(ConversionOps):  # type: ignore[misc]
             names = [re.sub(r"weight$", name, pattern) for name in self.companions]
             stored = [input_dict.pop(name, None) for name in (pattern, *names)]
             if any(one is not None for one in stored):
-                collected[pattern] = _plain(*stored, dtype=dtype)
+                collected[pattern] = _decoded(*stored, dtype=dtype)
         if self.converter is None:
             (weights,) = collected.values()
             return {full_layer_name: weights[0]}
@@ -63,12 +60,12 @@ class DecodeWeights(ConversionOps):  # type: ignore[misc]
         return collected
 
     @property
-    def reverse_op(self) -> ConversionOps:
+    def reverse_op(self) -> core_model_loading.ConversionOps:
         """Refused: the numbers are not written as they were read."""
         raise ValueError("weights that became plain numbers while loading are saved as such.")
 
 
-def _plain(
+def _decoded(
     weights: list[torch.Tensor] | None,
     *companions: list[torch.Tensor] | None,
     dtype: torch.dtype,
@@ -127,12 +124,20 @@ class _Decoding:
     def update_weight_conversions(self, weight_conversions: list[Any], model: Any) -> list[Any]:
         """Decode first, in every converter that a stored weight of this kind goes through."""
         companions = _COMPANIONS[self._method]
-        renamings = [one for one in weight_conversions if isinstance(one, WeightRenaming)]
-        converters = [one for one in weight_conversions if isinstance(one, WeightConverter)]
+        renamings = [
+            one for one in weight_conversions if isinstance(one, core_model_loading.WeightRenaming)
+        ]
+        converters = [
+            one for one in weight_conversions if isinstance(one, core_model_loading.WeightConverter)
+        ]
         left = set(self._stored)
         decoding = {}
         for converter in converters:
-            mine = {name for name in left if rename_source_key(name, renamings, [converter])[1]}
+            mine = {
+                name
+                for name in left
+                if core_model_loading.rename_source_key(name, renamings, [converter])[1]
+            }
             left -= mine
             if mine:
                 sources = _with(companions, converter._original_source_patterns)
@@ -144,7 +149,11 @@ class _Decoding:
         updated = [decoding.get(id(one), one) for one in weight_conversions]
         if left:  # linear modules by themselves
             sources = _with(companions, ["weight"])
-            updated.append(WeightConverter(sources, "weight", [DecodeWeights(companions, None)]))
+            updated.append(
+                core_model_loading.WeightConverter(
+                    sources, "weight", [DecodeWeights(companions, None)]
+                )
+            )
         return updated
 
 
@@ -156,13 +165,13 @@ def _with(companions: tuple[str, ...], patterns: Iterable[str]) -> list[str]:
     ]
 
 
-class DecodingCompressed(_Decoding, CompressedTensorsHfQuantizer):  # type: ignore[misc]
+class DecodingCompressed(_Decoding, CompressedTensorsHfQuantizer):
     """Of ``compressed-tensors``."""
 
     _method = "compressed-tensors"
 
 
-class DecodingFp8(_Decoding, FineGrainedFP8HfQuantizer):  # type: ignore[misc]
+class DecodingFp8(_Decoding, FineGrainedFP8HfQuantizer):
     """Of ``fp8``."""
 
     _method = "fp8"

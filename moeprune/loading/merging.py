@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers import conversion_mapping
-from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers import conversion_mapping, core_model_loading
 from transformers.quantizers import auto
 
 from moeprune.loading.decoding import DECODING
@@ -21,7 +20,7 @@ from moeprune.loading.decoding import DECODING
 _MERGING = threading.RLock()
 
 
-class MergeExperts(ConversionOps):  # type: ignore[misc]
+class MergeExperts(core_model_loading.ConversionOps):
     """The weights of single experts as the one tensor that a module holds."""
 
     def __init__(self, transposed: bool = False, interleaved: bool = False) -> None:
@@ -49,7 +48,7 @@ class MergeExperts(ConversionOps):  # type: ignore[misc]
         return {target_patterns[0]: merged.contiguous()}
 
     @property
-    def reverse_op(self) -> ConversionOps:
+    def reverse_op(self) -> core_model_loading.ConversionOps:
         """Refused: what was dequantised while loading cannot be written as it was read."""
         raise ValueError("experts that were dequantised while loading cannot be saved again.")
 
@@ -72,7 +71,7 @@ def merging_experts(model_class: Any, config: Any) -> Iterator[None]:
     if isinstance(settings, dict) and method in DECODING:
         settings["dequantize"] = True
     converters = [
-        WeightConverter(
+        core_model_loading.WeightConverter(
             list(tensor["of"]),
             target,
             [MergeExperts(tensor["transposed"], tensor["interleaved"])],

@@ -117,7 +117,7 @@ class QuantisedWeight:
     @property
     def _names(self) -> Sequence[str]:
         if self.scheme == PLAIN:
-            return (self.split.leaf if self.split else "weight",)
+            return ("weight",)
         return stored_names(self.scheme, double_quant=self.double_quant)
 
     def problems(self, mine: Reads, theirs: Reads) -> Iterator[str]:

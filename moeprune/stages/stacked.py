@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any
 
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
-from moeprune.checkpoint.making import Piece
+from moeprune.checkpoint.making import Bytes, Piece
 from moeprune.checkpoint.scaling import scaled
 from moeprune.core.layout import ExpertTensor, TensorInfo
 from moeprune.core.split import Split
 from moeprune.quant import Numbers, tensor_of
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def _numbers(
 ) -> Numbers:
     """A map's numbers: those that are read, or of a slab of all maps the ``place``-th part."""
 
-    def numbers(data: Sequence[bytes]) -> torch.Tensor:
+    def numbers(data: Sequence[Bytes]) -> Any:
         found = data[0] if edit.factor == 1.0 else scaled(data[0], edit.info.dtype, edit.factor)
         tensor = tensor_of(found, edit.info.dtype, read)
         return tensor if split is None else split.cut(tensor)[place].contiguous()
