@@ -108,8 +108,6 @@ class QuantisedSource:
         elif part in self.record.also and not names_table(stored.name):
             scheme = self.record.options.scheme
         split = self._split(stored)
-        if split is not None and split.leaf != "weight":
-            scheme = PLAIN
         if scheme == PLAIN and not stored.quantised and (split is None or self._is_whole(stored)):
             return
         info = self.source.entries[stored.name].info
