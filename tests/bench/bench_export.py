@@ -88,21 +88,28 @@ def size_of(row: Row) -> int:
     return WIDTHS[row[1]] * math.prod(row[2])
 
 
-def build(path: Path, *, gigabytes: float, layout: str) -> None:
-    """Write the checkpoint, in shards of about half a gigabyte."""
+def build(
+    path: Path,
+    *,
+    gigabytes: float,
+    layout: str,
+    shard_bytes: float = 5e8,
+    pool: bytes | None = None,
+) -> None:
+    """Write the checkpoint, in shards of about ``shard_bytes``; values come from ``pool``."""
     per_width = LAYERS * EXPERTS * 3 * HIDDEN * (1 if layout == "fp8" else 2)
     fixed = sum(map(size_of, tensors(0, layout)))
     intermediate = max(BLOCK, round((gigabytes * 1e9 - fixed) / per_width / BLOCK) * BLOCK)
     shards: list[list[Row]] = [[]]
     filled = 0
     for row in tensors(intermediate, layout):
-        if filled > 5e8:
+        if filled > shard_bytes:
             shards.append([])
             filled = 0
         shards[-1].append(row)
         filled += size_of(row)
     path.mkdir()
-    pool = os.urandom(POOL_BYTES)
+    pool = pool or os.urandom(POOL_BYTES)
     weight_map, total = {}, 0
     for number, rows in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
