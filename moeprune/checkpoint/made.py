@@ -18,15 +18,16 @@ from moeprune.checkpoint.making import Piece
 from moeprune.errors import CheckpointError
 
 _AT_ONCE = 8
-# Read or made and not yet written, of one file; a making that is larger is alone.
-_BYTES_AHEAD = 256 << 20
+# Read or made and not yet written, of one file; a making that is larger is alone. Two weights of
+# the largest experts fit (Mixtral 8x22B: 6144 x 16384 in 16 bits).
+_BYTES_AHEAD = 640 << 20
 
 
 def makers(edits: Iterable[TensorEdit]) -> AbstractContextManager[Executor | None]:
     """Threads that compute the makings among ``edits``; None where there are none."""
     if not any(edit.making for edit in edits):
         return nullcontext()
-    return ThreadPoolExecutor(min(_AT_ONCE, _processors()), thread_name_prefix="making")
+    return ThreadPoolExecutor(_workers(), thread_name_prefix="making")
 
 
 class MadeAhead:
@@ -48,7 +49,7 @@ class MadeAhead:
         on_read: OnBytes,
         executor: Executor | None,
     ) -> None:
-        self._next = (edit for edit in edits if edit.making is not None and edit.part == 0)
+        self._left = deque(edit for edit in edits if edit.making is not None and edit.part == 0)
         self._index = index
         self._source = source
         self._on_read = on_read
@@ -67,7 +68,7 @@ class MadeAhead:
             CheckpointError: a file ended early, or what came out is of another size than stated.
         """
         first, size, future = self._ahead.popleft()
-        assert first is edit
+        assert first is edit, (first.target, edit.target)
         made = future.result()
         yield from made
         del made, future
@@ -87,22 +88,29 @@ class MadeAhead:
         wait(left)  # they read from a file that is closed next
 
     def _submit(self) -> None:
-        while len(self._ahead) <= _AT_ONCE:
-            if self._ahead and self._bytes >= _BYTES_AHEAD:
+        while self._left and len(self._ahead) <= _workers():
+            size = _size(self._left[0])
+            if self._ahead and self._bytes + size > _BYTES_AHEAD:
                 return
-            edit = next(self._next, None)
-            if edit is None:
-                return
-            making = edit.making
-            assert making is not None and self._executor is not None
-            size = sum(piece.end - piece.start for piece in making.pieces) + sum(making.sizes)
-            self._bytes += size
-            file = self._index.entries[edit.source].file
-            for piece in making.pieces:
-                if self._index.entries[piece.source].file == file:
-                    self._on_read(self._index.entries[piece.source].start + piece.start)
+            edit = self._left.popleft()
+            self._announce(edit)
+            assert self._executor is not None
             future = self._executor.submit(_made, edit, self._index, self._source)
+            self._bytes += size
             self._ahead.append((edit, size, future))
+
+    def _announce(self, edit: TensorEdit) -> None:
+        assert edit.making is not None
+        for piece in edit.making.pieces:
+            entry = self._index.entries[piece.source]
+            if entry.file == self._index.entries[edit.source].file:
+                self._on_read(entry.start + piece.start)
+
+
+def _size(edit: TensorEdit) -> int:
+    """Bytes of what a making reads and gives."""
+    assert edit.making is not None
+    return sum(p.end - p.start for p in edit.making.pieces) + sum(edit.making.sizes)
 
 
 def _made(edit: TensorEdit, index: CheckpointIndex, source: BinaryIO) -> list[memoryview]:
@@ -129,6 +137,10 @@ def _read(piece: Piece, index: CheckpointIndex, source: BinaryIO, file: str) -> 
         with _opened(index.path / entry.file) as other:
             read_into(other, entry.start + piece.start, data)
     return data
+
+
+def _workers() -> int:
+    return min(_AT_ONCE, _processors())
 
 
 def _processors() -> int:
