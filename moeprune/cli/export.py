@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -92,6 +93,8 @@ def command(
     also: str | None,
     group_size: int | None,
     double_quant: bool,
+    budget: str | None,
+    stats: Path | None,
     dry_run: bool,
     stream: bool,
     revision: str | None,
@@ -108,29 +111,32 @@ def command(
     """
     from moeprune.cli.export_text import export_text, preview_text
     from moeprune.core.plan import PrunePlan
+    from moeprune.stages.budgeted import budgeted
     from moeprune.stages.export import source_of, write
     from moeprune.stages.preparing import prepare
 
-    options = quantise_asked(quantize, also=also, group_size=group_size, double_quant=double_quant)
+    options: dict[str, Any] = {
+        "k1": k1,
+        "k2": k2,
+        "fold_gain": fold_gain,
+        "revision": revision,
+        "mtp": mtp,
+        "shard_size": shard_size,
+        "per_layer": per_layer,
+        "pad": pad,
+        "quantize": quantise_asked(
+            quantize, also=also, group_size=group_size, double_quant=double_quant
+        ),
+    }
     made = None if plan is None else PrunePlan.load(plan)  # once: it may come through a pipe
+    with progress() as report:
+        made = budgeted(
+            model, made, budget=budget, stats=stats, stream=stream, on_progress=report, **options
+        )
     with source_of(
         model, output=output, revision=revision, stream=stream, write=not dry_run
     ) as source:
-        prepared = prepare(
-            model,
-            plan=made,
-            output=output,
-            k1=k1,
-            k2=k2,
-            fold_gain=fold_gain,
-            revision=revision,
-            mtp=mtp,
-            shard_size=shard_size,
-            per_layer=per_layer,
-            pad=pad,
-            quantize=options,
-            source=source,
-        )
+        prepared = prepare(model, plan=made, output=output, source=source, **options)
         if dry_run:
             say(prepared.to_json(), preview_text(prepared), as_json=as_json)
             return

@@ -36,10 +36,13 @@ def scheme_lines(plan: PrunePlan) -> list[str]:
     lines = [f"experts are stored {'; '.join(parts)}"]
     details = chosen.details
     if "loss" in details:
-        loss, bound = details["loss"], details["bound"]
-        proof = "no other choice loses less" if bound >= loss else f"none loses under {bound:.4g}"
+        loss, bound, worth = details["loss"], details["bound"], details["worth"]
+        proof = "no other choice within the budget loses less"
+        if bound < loss:
+            proof = f"no choice within the budget loses less than {bound / worth:.4%}"
         lines.append(
-            f"  sum of {details['criterion']} x relative error {loss:.4g}: {proof} in this budget"
+            f"  {loss / worth:.3%} is lost of their {details['criterion']} x relative error of "
+            f"weights; {proof}"
         )
     if chosen.budget is not None and "bytes" in details:
         lines.append(f"  all files {size(details['bytes'])}, at most {size(chosen.budget)}")

@@ -23,6 +23,7 @@ CONSTRAINTS = (
     "must_keep",
     "target",
 )
+SCHEMES = ("quantize", "budget", "weights")
 OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit")
 
 
@@ -33,6 +34,7 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
     tables={"Methods": {name: METHODS[name].about for name in METHODS}},
     sections={
         "Constraints": CONSTRAINTS,
+        "Schemes of quantisation": SCHEMES,
         "Options of one method": OF_ONE_METHOD,
         "Options of evoesap": SEARCH,
     },
@@ -142,12 +144,31 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
     help="Refuse what this runtime could not load: different counts per layer, too many experts. "
     "[default: not checked]",
 )
+@click.option(
+    "--quantize",
+    metavar="mixed",
+    help="Choose a scheme for every layer too (int4, int8 or as it is), in which export stores its "
+    "experts: least sum of worth x relative error of weights. Alone, no expert leaves; with "
+    "--max-bytes, how many leave is part of the choice.",
+)
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="With --quantize: the most that all files of the export may take, e.g. 18GB. With "
+    "--max-bytes instead, that is the most.",
+)
+@click.option(
+    "--weights",
+    metavar="MODEL",
+    help="With --quantize: the model of the stats, whose weights are read and compared.",
+)
 @search_options
 @json_option
 def command(stats: Path, output: Path, as_json: bool, **options: Any) -> None:
     """Decide which experts leave, from STATS alone: no model, no GPU, seconds.
 
     evoesap alone runs the model (--model) and takes longer; interrupted, the same command goes on.
+    --quantize reads its weights, without running it.
 
     Prints what each domain loses (share of its router mass in the removed experts), worst first.
     """

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from moeprune.cli.options import Command
-from moeprune.core.quantisation import PARTS, SCHEMES, QuantOptions
+from moeprune.core.quantisation import MIXED, PARTS, SCHEMES, QuantOptions
 from moeprune.errors import UsageError
 
 
 def quantise_options(function: Command) -> Command:
     """``--quantize`` and what goes with it."""
     for option in (
+        click.option(
+            "--stats",
+            type=click.Path(path_type=Path),
+            metavar="STATS",
+            help="With --quantize mixed: what calibrate measured of MODEL; it says which layers "
+            "matter.",
+        ),
+        click.option(
+            "--budget",
+            metavar="SIZE",
+            help="With --quantize mixed: the most that all files may take together, e.g. 18GB.",
+        ),
         click.option(
             "--double-quant",
             is_flag=True,
@@ -34,10 +47,11 @@ def quantise_options(function: Command) -> Command:
         ),
         click.option(
             "--quantize",
-            type=click.Choice(SCHEMES),
+            type=click.Choice((*SCHEMES, MIXED)),
             help="Store the weights of routed experts so: int8 and int4 in the layout of "
             "compressed-tensors, fp8 in DeepSeek's, nf4 in bitsandbytes'. Rounded to nearest, "
-            "expert by expert, without calibration.",
+            "expert by expert, without calibration. mixed: int4, int8 or as it is, a scheme for "
+            "every layer, with --budget and --stats, or as the plan says.",
         ),
     ):
         function = option(function)

@@ -55,7 +55,7 @@ def keep_highest(score_LE: Array, budget: Budget) -> Mask:
     worth: list[Array] = []
     size: list[Array] = []
     for row, (count, limit) in enumerate(zip(budget.num_experts, budget.max_remove, strict=True)):
-        ends = _chunk_ends(count, limit, budget.unit)
+        ends = chunk_ends(count, limit, budget.unit)
         sizes = np.diff(ends, prepend=0)
         starts = ends - sizes
         ordered_E = score_LE[row, orders[row]]
@@ -127,8 +127,14 @@ def _order(score_E: Array, groups: int) -> NDArray[np.intp]:
     return np.asarray(ids_GX.T.reshape(-1))
 
 
-def _chunk_ends(count: int, limit: int, unit: int) -> NDArray[np.int64]:
-    """Where each chunk ends in the layer's order, up to ``limit`` experts."""
+def chunk_ends(count: int, limit: int, unit: int) -> NDArray[np.int64]:
+    """Where each chunk ends in a layer's order, up to ``limit`` experts: what may leave it.
+
+    Args:
+        count: its experts.
+        limit: the most that may leave.
+        unit: what stays is a multiple of this, or all.
+    """
     first = count % unit or unit
     return np.arange(first, limit + 1, unit, dtype=np.int64)
 

@@ -114,6 +114,17 @@ def fitting_budget(
     return _global(room, need, max_bytes, choose)
 
 
+def uniform_shares(room: Room) -> list[Fraction]:
+    """The shares that may leave every free row, ascending; between two of them no count changes."""
+
+    def over(share: Fraction) -> bool:
+        leave = uniform_leaving(room, share)
+        return any(count > cap for count, cap in zip(leave, caps(room), strict=True))
+
+    shares = sorted({Fraction(k, count) for count in set(sizes(room)) for k in range(count)})
+    return shares[: bisect_left(shares, True, key=over)]
+
+
 def _uniform(room: Room, need: int, max_bytes: int) -> list[int]:
     weights = [room.facts.expert_bytes[row] for row in room.free]
 
@@ -121,13 +132,7 @@ def _uniform(room: Room, need: int, max_bytes: int) -> list[int]:
         leave = uniform_leaving(room, share)
         return sum(count * size for count, size in zip(leave, weights, strict=True))
 
-    def over(share: Fraction) -> bool:
-        leave = uniform_leaving(room, share)
-        return any(count > cap for count, cap in zip(leave, caps(room), strict=True))
-
-    # Between two of these shares no count changes.
-    shares = sorted({Fraction(k, count) for count in set(sizes(room)) for k in range(count)})
-    allowed = shares[: bisect_left(shares, True, key=over)]
+    allowed = uniform_shares(room)
     enough = bisect_left(allowed, need, key=freed)
     if enough == len(allowed):
         most = freed(allowed[-1]) if allowed else 0

@@ -14,6 +14,7 @@ from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import kept_sha256
 from moeprune.core.pooling import DomainWeights, counted_D, domain_mass_DLE
+from moeprune.core.quantisation import LayerSchemes
 from moeprune.core.rounding import rounded
 from moeprune.core.stats import Array, CalibrationStats
 from moeprune.core.unseen import unseen, unseen_warnings
@@ -23,11 +24,12 @@ def describe(
     stats: CalibrationStats,
     outcome: Outcome,
     *,
-    budget: Budget,
+    budget: Budget | None,
     routing: Mapping[str, Any],
     method: str,
     domain_weights: DomainWeights = None,
     signal: tuple[str, Array] | None = None,
+    quantize: LayerSchemes | None = None,
     **known: Any,
 ) -> PrunePlan:
     """The plan of a choice of experts, with what it costs.
@@ -36,19 +38,25 @@ def describe(
         stats: what calibration measured.
         outcome: the choice.
         budget: what it was chosen under; the lower bound is that of all plans under it that remove
-            as many experts. For counts that a search found, the global budget.
+            as many experts. For counts that a search found, the global budget. None: no expert
+            leaves, and nothing is lost by that.
         routing: the plan's entry of that name.
         method: by which it was made.
         domain_weights: what pooled scores were made with. What a domain that weighs 0 loses is
             stated too, but it is not the worst, and the lower bound is not of it.
         signal: the criterion by which losses were weighed, where that is not router mass, and
             (D, L, E) what it says of each domain.
+        quantize: how the kept experts are to be stored.
         **known: further entries of the plan.
     """
     model, keep_LE = stats.model, outcome.keep_LE
     mass_DLE = domain_mass_DLE(stats)
     used_D = counted_D(stats, domain_weights)
-    losses = _losses(stats, mass_DLE, keep_LE, used_D)
+    losses: dict[str, Any] = {}
+    if budget is not None:
+        losses = _losses(stats, mass_DLE, keep_LE, used_D)
+        bound = lower_bound(mass_DLE[used_D], budget, total=_num_removed(stats, keep_LE))
+        losses["lower_bound"] = bound
     details = dict(outcome.details)
     if signal is not None:
         name, worth_DLE = signal
@@ -76,16 +84,22 @@ def describe(
         sets=model.sets,
         num_experts=model.num_experts,
         keep=keep,
-        kept_sha256=kept_sha256(model.layer_ids, model.sets, keep),
+        kept_sha256=kept_sha256(
+            model.layer_ids, model.sets, keep, quantize.schemes if quantize else None
+        ),
+        quantize=quantize,
         method=method,
         **losses,
-        lower_bound=lower_bound(mass_DLE[used_D], budget, total=int(leave_L.sum())),
         routing=routing,
         size={"bytes_before": model.total_bytes, "bytes_after": model.total_bytes - freed},
         warnings=tuple(warnings),
         details=details,
         **known,
     )
+
+
+def _num_removed(stats: CalibrationStats, keep_LE: Mask) -> int:
+    return sum(stats.model.num_experts) - int(np.count_nonzero(keep_LE))
 
 
 def _losses(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from moeprune.checkpoint.writer import write_checkpoint
 from moeprune.core.plan import PrunePlan
@@ -15,8 +16,9 @@ from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.quantisation import QuantOptions
 from moeprune.core.stats import CalibrationStats
 from moeprune.quant import one_thread
+from moeprune.stages.budgeted import budgeted
 from moeprune.stages.prepared import PreparedExport
-from moeprune.stages.preparing import loaded, prepare
+from moeprune.stages.preparing import prepare
 from moeprune.stages.streaming import StreamedModel, streamed
 
 
@@ -34,6 +36,8 @@ def export(
     per_layer: bool = False,
     pad: bool = False,
     quantize: str | QuantOptions | None = None,
+    budget: str | int | None = None,
+    stats: str | Path | CalibrationStats | None = None,
     stream: bool = False,
     on_progress: OnProgress = ignore,
 ) -> Path:
@@ -65,6 +69,10 @@ def export(
         quantize: store the weights of routed experts in another way: ``"nf4"``, ``"int8"``,
             ``"int4"`` or ``"fp8"``, or these with their options, as
             :class:`moeprune.QuantOptions`. Whatever stays plain is byte-identical to the source.
+            With ``budget`` and ``stats``, ``"mixed"``: a scheme for every layer, as
+            :func:`moeprune.plan` chooses them; a plan that holds schemes is followed without.
+        budget: the most bytes that all files may take.
+        stats: what calibration measured of this model.
         stream: of a Hub model, download the weight files that are needed one by one and remove each
             when it was cut: the disk holds the result and the largest of them. Files in the Hub's
             cache are read there and stay.
@@ -83,26 +91,26 @@ def export(
             neither ``per_layer`` nor ``pad`` says how to write them.
         OutputError: ``output`` exists, lies in the model, or the disk is full.
         UsageError: an unknown ``mtp``, a ``shard_size`` that is none, ``stream`` of a local
-            folder, or ``k1`` and ``k2`` that the routers cannot take.
+            folder, ``k1`` and ``k2`` that the routers cannot take, or a ``budget`` that cannot be
+            met.
         HubError: the Hub refused.
     """
-    plan = loaded(plan)
+    options: dict[str, Any] = {
+        "k1": k1,
+        "k2": k2,
+        "fold_gain": fold_gain,
+        "revision": revision,
+        "mtp": mtp,
+        "shard_size": shard_size,
+        "per_layer": per_layer,
+        "pad": pad,
+        "quantize": quantize,
+    }
+    plan = budgeted(
+        model, plan, budget=budget, stats=stats, stream=stream, on_progress=on_progress, **options
+    )
     with source_of(model, output=output, revision=revision, stream=stream) as source:
-        prepared = prepare(
-            model,
-            plan=plan,
-            output=output,
-            k1=k1,
-            k2=k2,
-            fold_gain=fold_gain,
-            revision=revision,
-            mtp=mtp,
-            shard_size=shard_size,
-            per_layer=per_layer,
-            pad=pad,
-            quantize=quantize,
-            source=source,
-        )
+        prepared = prepare(model, plan=plan, output=output, source=source, **options)
         return write(prepared, on_progress=on_progress)
 
 

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 from moeprune.artefact import sha256_file
-from moeprune.core.budget import Budget
-from moeprune.core.choice import Outcome
-from moeprune.core.diagnosis import routing
-from moeprune.core.fitting import budget_for
-from moeprune.core.methods import AUTO, EVOLVED, MASS, SIGNAL
+from moeprune.core.methods import AUTO
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights
 from moeprune.core.progress import OnProgress, ignore
+from moeprune.core.quantisation import MIXED
 from moeprune.core.sizes import parse_bytes
 from moeprune.core.stats import CalibrationStats
-from moeprune.core.targets import ANY, TARGETS, check_target
+from moeprune.core.targets import ANY, TARGETS
+from moeprune.errors import UsageError
 from moeprune.plugins import known
-from moeprune.stages.auto import decide
-from moeprune.stages.choosing import Chooser
 from moeprune.stages.constrained import constraints_for
-from moeprune.stages.described import describe
+from moeprune.stages.deciding import Deciding
+from moeprune.stages.mixed_words import MixedWords, by_itself
 from moeprune.stages.plan_output import check_outputs
-from moeprune.stages.search import search
+from moeprune.stages.planner import Planner
 from moeprune.stages.search_words import NUMBERS, SearchWords, given_words
-from moeprune.stages.stability import stability
 
 
 def plan(
@@ -55,6 +50,9 @@ def plan(
     gap: float | None = None,
     time_limit: float | None = None,
     target: str | None = None,
+    quantize: str | None = None,
+    budget: str | int | None = None,
+    weights: str | Path | None = None,
     on_progress: OnProgress = ignore,
     **search_words: Unpack[SearchWords],
 ) -> PrunePlan:
@@ -88,7 +86,15 @@ def plan(
         time_limit: seconds after which it takes the best plan it has; None = 60.
         target: the runtime that must load the result, see ``core.targets.TARGETS``; None = not
             checked.
-        on_progress: told how a search goes on; other methods take seconds.
+        quantize: ``"mixed"``: choose a scheme for every layer too, in which export stores its
+            experts, such that the sum of what experts are worth times the relative error of their
+            weights is least. Without ``ratio``, ``keep`` and ``max_bytes`` no expert leaves. With
+            ``max_bytes`` how many leave is decided in one with the schemes: an expert that leaves
+            has error 1.
+        budget: with ``quantize``: the most bytes that all files of the export may take.
+        weights: with ``quantize``: folder or Hub id of the model that the stats are of.
+        on_progress: told how a search or the comparison of schemes goes on; other methods take
+            seconds.
         search_words: of ``evoesap``, which needs the model: see
             :class:`moeprune.stages.search_words.SearchWords`.
 
@@ -108,7 +114,20 @@ def plan(
         sha256 = sha256_file(path)
     if target is not None:
         known(target, (*TARGETS, ANY), kind="target")
-    chosen = find_method(method, criterion=criterion, signal=signal)
+    mixed = MixedWords.of(
+        quantize,
+        budget=budget,
+        max_bytes=max_bytes,
+        weights=weights,
+        revision=search_words.pop("revision", None) if weights is not None else None,
+    )
+    alone = (
+        mixed is not None and not mixed.joint and not layer_keep and (ratio, keep) == (None,) * 2
+    )
+    if alone and method == AUTO:
+        method, chosen = MIXED, by_itself(criterion)
+    else:
+        chosen = find_method(method, criterion=criterion, signal=signal)
     words = given_words(search_words, method=method, chosen=chosen, allocation=allocation)
     given = {
         "seed": seed,
@@ -119,6 +138,7 @@ def plan(
         "time_limit": time_limit,
     }
     given |= {name: words.get(name) for name in NUMBERS}
+    asked_allocation = allocation
     allocation = chosen.allocation if allocation is None else allocation
     limits = constraints_for(
         stats,
@@ -127,84 +147,72 @@ def plan(
         protect_super_experts=protect_super_experts,
         must_keep=must_keep,
     )
+    if mixed is not None:
+        mixed.check_target(target)
+    if alone:
+        _check_alone(limits.options, multiple_of=multiple_of, allocation=asked_allocation)
     most = None if max_bytes is None else parse_bytes(max_bytes, option="--max-bytes")
-
-    def fitted(choose: Chooser) -> Budget:
-        return budget_for(
-            stats.model,
-            ratio=ratio,
-            keep=keep,
-            max_bytes=most,
-            allocation="uniform" if chosen.allocation == EVOLVED else allocation,
-            multiple_of=multiple_of,
-            constraints=limits.constraints,
-            choose=lambda budget: choose(budget, None).keep_LE,
-        )
-
-    choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
-    budget = fitted(choose)
-    pick: Callable[[Budget, Sequence[int] | None], Outcome] = choose
-    decision = None
-    if method == AUTO:
-        decision = decide(stats, budget=budget, given=given, domain_weights=domain_weights)
-        method, chosen = decision.method, find_method(decision.method)
-        pick = choose = Chooser(stats, method, chosen, given=given, domain_weights=domain_weights)
-        budget = fitted(choose)
-    searched = None
-    if chosen.allocation == EVOLVED:
-        pick = searched = search(
-            stats,
-            choose,
-            uniform=budget,
-            multiple_of=multiple_of,
-            constraints=limits.constraints,
-            words=words,
-            fits_bytes=most is not None,
-            target=target,
-            output=None if output is None else Path(output),
-            on_progress=on_progress,
-        )
-        budget = searched.budget
     asked: dict[str, Any] = {
         "ratio": ratio,
         "keep": keep,
         "max_bytes": most,
         "multiple_of": multiple_of,
         "target": target,
+        "quantize": quantize,
+        "budget": mixed.budget if mixed is not None and not mixed.joint else None,
     }
     options = {key: value for key, value in asked.items() if value is not None}
     if domain_weights is not None:
         options["domain_weights"] = _plain(domain_weights)
-    options |= limits.options
-    if searched is not None:
-        options |= searched.options
-    outcome = pick(budget, None)
-    own_signal = chosen.option == SIGNAL and chosen.criterion != MASS
-    made = describe(
-        stats,
-        replace(outcome, details={**outcome.details, **limits.details}),
-        budget=budget,
-        stats_sha256=sha256,
+    deciding = Deciding(
+        planner=Planner(
+            stats=stats,
+            sha256=sha256,
+            domain_weights=domain_weights,
+            options={**options, **limits.options},
+            details=limits.details,
+            target=target,
+        ),
         method=method,
-        domain_weights=domain_weights,
-        signal=(chosen.criterion, choose.scorer.by_domain()) if own_signal else None,
-        criterion=chosen.criterion,
+        chosen=chosen,
+        given=given,
         allocation=allocation,
-        options={**options, **choose.options},
-        routing=routing(stats, domain_weights=domain_weights),
-        stability=stability(stats, lambda folds: pick(budget, folds).keep_LE),
+        ratio=ratio,
+        keep=keep,
+        max_bytes=most,
+        multiple_of=multiple_of,
+        constraints=limits.constraints,
+        words=words,
+        output=None if output is None else Path(output),
+        on_progress=on_progress,
     )
-    if decision is not None:
-        made = decision.explain(made)
-    warning = check_target(target, stats.model, [len(ids) for ids in made.keep])
-    more = (*(searched.warnings if searched else ()), *([warning] if warning else ()))
-    if more:
-        made = replace(made, warnings=(*made.warnings, *more))
+    made, finish = _made(deciding, mixed, alone=alone)
     if output is not None:
         made.save(Path(output))
-        if searched is not None:
-            searched.finish()
+        finish()
     return made
+
+
+def _made(
+    deciding: Deciding, mixed: MixedWords | None, *, alone: bool
+) -> tuple[PrunePlan, Callable[[], None]]:
+    """The plan, and what is to be done once it is saved."""
+    if mixed is None:
+        return deciding.pruned()
+    if alone or mixed.joint:
+        return deciding.alone(mixed) if alone else deciding.joint(mixed), lambda: None
+    return deciding.stored(mixed)
+
+
+def _check_alone(options: Mapping[str, Any], *, multiple_of: int, allocation: str | None) -> None:
+    """Check that nothing is said of experts that leave, where none does."""
+    given = {**options, "multiple_of": multiple_of if multiple_of > 1 else None}
+    for name, value in {**given, "allocation": allocation}.items():
+        if value is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} speaks of experts that leave, and without --ratio, "
+                "--keep and --max-bytes none does. Leave it out, or give one of these."
+            )
 
 
 def _plain(domain_weights: Mapping[str, float] | str) -> str | dict[str, float]:

@@ -35,7 +35,8 @@ def plans(
         output: where to write: a name with ``{ratio}`` in it, or a folder, which is made if it does
             not exist, for ``plan-RATIO.json``; None = nowhere. All plans are made before the first
             is written, and all are written, or none.
-        **options: as of :func:`moeprune.plan`, but for ``ratio``, ``keep`` and ``max_bytes``.
+        **options: as of :func:`moeprune.plan`, but for ``ratio``, ``keep``, ``max_bytes`` and
+            ``quantize``.
 
     Returns:
         The plans, in the order of ``ratios``.
@@ -48,7 +49,7 @@ def plans(
     """
     if not ratios or len(set(ratios)) != len(ratios):
         raise UsageError(f"ratios {list(ratios)}: name at least one, each once.")
-    for name in ("keep", "max_bytes"):
+    for name in ("keep", "max_bytes", "quantize"):
         if options.get(name) is not None:
             raise UsageError(
                 f"--{name.replace('_', '-')} {options[name]} does not go with several ratios."

@@ -36,7 +36,7 @@ from moeprune.stages.prepared import PreparedExport
 from moeprune.stages.quantising import quantised
 from moeprune.stages.requantising import Requantised
 from moeprune.stages.routed import Routed
-from moeprune.stages.schemes_of import mixed_options
+from moeprune.stages.schemes_of import check_within, mixed_options
 from moeprune.stages.stored import settings_texts
 from moeprune.stages.streaming import StreamedModel
 
@@ -56,24 +56,25 @@ def prepare(
     pad: bool = False,
     quantize: str | QuantOptions | None = None,
     source: StreamedModel | None = None,
+    check_budget: bool = True,
 ) -> PreparedExport:
     """Everything that export does before it writes; arguments and errors are its own.
 
     ``source`` comes from :func:`moeprune.stages.export.source_of`, whose block must last until the
-    export is written.
+    export is written. ``check_budget``: whether a plan's budget of bytes must be met.
     """
     output = Path(output).expanduser()
     shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
     needs_both(fold_gain, k1, k2)
     plan, words = loaded(plan), PolicyWords(k1=k1, k2=k2)
     options = QuantOptions(scheme=quantize) if isinstance(quantize, str) else quantize
-    if plan is None and not words.given and options is None:
+    layers = plan.quantize if plan is not None else None
+    options = mixed_options(options, layers)
+    if (plan is None or not plan.num_removed) and not words.given and options is None:
         raise UsageError(
             "there is nothing to change: give --plan (which experts stay), --k1 and --k2 (how many "
             "run), --quantize (how they are stored), or several of them."
         )
-    layers = plan.quantize if plan is not None else None
-    options = mixed_options(options, layers)
     form = form_of(plan, per_layer=per_layer, pad=pad)
     check_output(output, source=None)  # before a download
     opened = open_model(model, revision=revision, source=source)
@@ -136,7 +137,7 @@ def prepare(
         **form_texts(form, routed.policy, code),
         **telling.texts(),
     }
-    return PreparedExport(
+    prepared = PreparedExport(
         index=index,
         edits=tuple(edits),
         config_changes=changes,
@@ -159,6 +160,9 @@ def prepare(
         warnings=tuple(telling.warnings),
         source=source,
     )
+    if check_budget and layers is not None:
+        check_within(layers, prepared.contents.total_bytes)
+    return prepared
 
 
 def loaded(plan: str | Path | PrunePlan | None) -> PrunePlan | None:

@@ -123,6 +123,20 @@ def mixed_options(options: QuantOptions | None, layers: LayerSchemes | None) -> 
     return asked if layers.used else None
 
 
+def check_within(layers: LayerSchemes, total: int) -> None:
+    """Check that an export takes no more bytes than the plan's budget.
+
+    Raises:
+        UsageError: it does, by other options than the plan was made for, or by an edit.
+    """
+    if layers.budget is not None and total > layers.budget:
+        raise UsageError(
+            f"the export would have {total} bytes, the plan's budget is {layers.budget}. Plan "
+            f"again with a budget {total - layers.budget} bytes smaller, or leave out what was "
+            "added to the export since."
+        )
+
+
 def dtype_of(maps: Sequence[LinearMap], config: Mapping[str, Any]) -> str:
     """The type in which the model computes: what its config.json states, else that of its numbers.
 

@@ -40,7 +40,7 @@ from moeprune.stages.schemes_of import dtype_of
 from moeprune.stages.weights import LinearMap, linear_maps
 
 _AT_ONCE = 2
-_OFFSET = 10**12  # of a tensor in its file: as many digits as it may have
+_OFFSET = 10**9  # of a tensor in its file: as many digits as most have
 _FILE = "model-00001-of-00001.safetensors"
 
 
@@ -60,7 +60,7 @@ class Weighed:
     nbytes: dict[str, tuple[int, ...]]
 
 
-def weigh(opened: OpenModel, *, requantize: bool, on_progress: OnProgress) -> Weighed:
+def weigh(opened: OpenModel, *, on_progress: OnProgress, requantize: bool = False) -> Weighed:
     """Measure all experts of a model.
 
     Args:
@@ -147,18 +147,19 @@ def _nbytes(
     rows: Sequence[int],
     options: dict[str, SchemeOptions],
 ) -> dict[str, tuple[int, ...]]:
+    indexed = opened.index.index_file is not None or len(opened.index.files) > 1
     plain: Counter[int] = Counter()
     more: dict[str, Counter[int]] = {scheme: Counter() for scheme in options}
     for at, row in zip(maps, rows, strict=True):
         edit = edits[at.edit]
         own = edit.target == f"{at.module}.weight"  # else it shares a tensor with all experts
-        entry = _entry(edit.target, edit.info.dtype, edit.info.shape) if own else 0
+        entry = _entry(edit.target, edit.info.dtype, edit.info.shape, indexed) if own else 0
         plain[row] += entry
         for scheme, told in options.items():
             more[scheme][row] -= at.nbytes + entry
             for suffix, dtype, shape in quant.scheme(scheme).parts(at.shape, told):
                 more[scheme][row] += nbytes_of(dtype, tuple(shape))
-                more[scheme][row] += _entry(f"{at.module}.{suffix}", dtype, shape)
+                more[scheme][row] += _entry(f"{at.module}.{suffix}", dtype, shape, indexed)
     facts = opened.facts
     each = list(zip(facts.expert_bytes, facts.num_experts, strict=True))
     found = {PLAIN: tuple(size + plain[row] // count for row, (size, count) in enumerate(each))}
@@ -170,8 +171,8 @@ def _nbytes(
     return found
 
 
-def _entry(name: str, dtype: str, shape: Sequence[int]) -> int:
+def _entry(name: str, dtype: str, shape: Sequence[int], indexed: bool) -> int:
     """Characters that a tensor takes in the header of its file and in the index, about."""
     stated = {"dtype": dtype, "shape": list(shape), "data_offsets": [_OFFSET, _OFFSET]}
     header = json.dumps({name: stated}, separators=(",", ":"))
-    return len(header) + len(name) + len(_FILE) + len(' "": "",\n')
+    return len(header) - 1 + (len(f'    "{name}": "{_FILE}",\n') if indexed else 0)
