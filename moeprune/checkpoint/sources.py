@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from moeprune.checkpoint.copying import OnBytes
+from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.shards import Shard
+from moeprune.errors import UnsupportedModelError
 
 
 class PassingFiles(Protocol):
@@ -40,6 +42,27 @@ def passing_sizes(
         return {}
     needed = dict.fromkeys(file for shard in shards for file in files_of(index, shard))
     return {file: passing.sizes[file] for file in needed if file in passing.sizes}
+
+
+def check_together(
+    index: CheckpointIndex, edits: Iterable[TensorEdit], passing: PassingFiles | None
+) -> None:
+    """Check that everything that a tensor is made from is here at the same time.
+
+    Raises:
+        UnsupportedModelError: it lies in several files that come one by one.
+    """
+    for edit in edits if passing is not None else ():
+        if edit.making is None or edit.part:
+            continue
+        file = index.entries[edit.source].file
+        for piece in edit.making.pieces:
+            other = index.entries[piece.source].file
+            if other != file and passing is not None and other in passing.sizes:
+                raise UnsupportedModelError(
+                    f"{edit.source!r} lies in {file} and {piece.source!r}, which its numbers need, "
+                    f"in {other}; --stream has one weight file here at a time. Leave --stream out."
+                )
 
 
 class Lender:

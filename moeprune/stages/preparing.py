@@ -8,6 +8,7 @@ from typing import Any
 from moeprune.checkpoint.config import edit_json_text
 from moeprune.checkpoint.edits import edits_for
 from moeprune.checkpoint.index import CONFIG_FILE
+from moeprune.checkpoint.sources import check_together
 from moeprune.checkpoint.staging import check_output
 from moeprune.checkpoint.writer import contents_of
 from moeprune.core.plan import PrunePlan
@@ -101,6 +102,7 @@ def prepare(
             edits, index=index, layout=opened.layout, options=options, keep=keep, layers=layers
         )
         edits, size = list(made.edits), made.size(size)
+        check_together(index, edits, source)
     code = made.code if made else ()
     changes: dict[tuple[str, ...], Any] = {
         **(dict.fromkeys(layout.count_keys, count) if plan is not None else {}),

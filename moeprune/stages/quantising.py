@@ -18,10 +18,10 @@ from moeprune.checkpoint.making import Bytes, Make, Making
 from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.names import names_head
 from moeprune.core.quantisation import LayerSchemes, QuantOptions, SchemeOptions
-from moeprune.errors import UnsupportedModelError
+from moeprune.errors import UnsupportedModelError, UsageError
 from moeprune.quant import encoded, stored_format
 from moeprune.stages.part_bytes import padding_bytes, part_bytes, part_of_edit, turned
-from moeprune.stages.parts import EXPERT
+from moeprune.stages.parts import ATTENTION, EXPERT, SHARED
 from moeprune.stages.plain_edits import plain_edits
 from moeprune.stages.quantised import Ledger, Quantised, part_sizes
 from moeprune.stages.reading_code import reading_code
@@ -60,6 +60,7 @@ def quantised(
     parts = [part_of_edit(edit, layout) for edit in edits]
     asked = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
     check_whole(edits, parts, asked, layout)
+    check_parts(asked, options, layout)
     found = Schemes.for_maps(asked, edits, layout, options, layers, index.config)
     chosen = [at for at in asked if at.module in found.of]
     errors = Ledger(maps=chosen, keep=keep, rows=layout.rows)
@@ -133,6 +134,20 @@ def check_whole(
             )
     if not any(at.part == EXPERT for at in chosen):
         raise UnsupportedModelError(f"{layout.model_type}: there is no weight to quantise.")
+
+
+def check_parts(asked: Collection[LinearMap], options: QuantOptions, layout: MoeLayout) -> None:
+    """Check that there is something of every part that is asked for.
+
+    Raises:
+        UsageError: there is nothing.
+    """
+    for part in options.also:
+        if not any(at.part == part for at in asked):
+            words = {ATTENTION: "attention of names that moeprune knows", SHARED: "shared experts"}
+            raise UsageError(
+                f"--also {part}: {layout.model_type} has no {words[part]}. Leave it out."
+            )
 
 
 def _made(at: LinearMap, scheme: str, options: SchemeOptions, errors: Ledger) -> list[TensorEdit]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_checkpoint_writer import TEXTS, edits, name_of, sharded, snapshot, write_checkpoint
 
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.sources import passing_sizes
+from moeprune.checkpoint.making import Making, Piece
+from moeprune.checkpoint.sources import check_together, passing_sizes
 from moeprune.checkpoint.staging import claimed_folder, partial_path
 from moeprune.checkpoint.writer import contents_of
 from moeprune.core.progress import Progress
-from moeprune.errors import HubError, OutputError
+from moeprune.errors import HubError, OutputError, UnsupportedModelError
 
 ALL = [name_of(number, 3) for number in (1, 2, 3)]
 
@@ -123,3 +125,25 @@ def test_a_file_that_does_not_come_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(HubError, match="gone"):
         broken()
     assert not out.exists() and not partial_path(out).exists()
+
+
+def test_what_is_made_from_two_files_needs_both(tmp_path: Path) -> None:
+    index = sharded(tmp_path / "m")
+    plain = edits(index)
+    one = plain[0]
+    other = next(e for e in plain if index.entries[e.source].file != index.entries[one.source].file)
+    pieces = tuple(
+        Piece(e.source, e.info.dtype, e.info.shape, 0, e.info.nbytes) for e in (one, other)
+    )
+    making = Making(pieces=pieces, make=lambda data: [data[0]], sizes=(one.info.nbytes,))
+    made = [replace(one, making=making), *plain[1:]]
+    check_together(index, made, None)
+    with claimed_folder(tmp_path / "out") as work:
+        moved = Moved(index, work)
+        check_together(index, plain, moved)
+        with pytest.raises(UnsupportedModelError, match=r"Leave --stream out") as caught:
+            check_together(index, made, moved)
+        for word in (one.source, other.source, *(index.entries[p.source].file for p in pieces)):
+            assert word in str(caught.value)
+        moved.sizes.pop(index.entries[other.source].file)  # that one is always here
+        check_together(index, made, moved)

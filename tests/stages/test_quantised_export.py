@@ -47,7 +47,9 @@ def test_plain_transformers_loads_the_numbers_that_were_written(
 def test_attention_and_shared_experts_too(
     family: str, scheme: str, tiny: Tiny, tmp_path: Path
 ) -> None:
-    options = QuantOptions(scheme=scheme, also=("attention", "shared"))
+    options = QuantOptions(
+        scheme=scheme, also=("attention", "shared")[: 1 + (family != "qwen3_moe")]
+    )
     out = moeprune.export(tiny(family), output=tmp_path / "out", quantize=options)
     due = {
         name

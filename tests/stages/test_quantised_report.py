@@ -106,6 +106,7 @@ def test_what_people_read(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixt
         (["--quantize", "int8", "--also", "experts"], "--also 'experts' is none of attention"),
         (["--quantize", "int8", "--double-quant"], "--double-quant is for nf4"),
         (["--quantize", "int8", "--group-size", "24"], "group size 24"),
+        (["--quantize", "int8", "--also", "shared"], "--also shared: qwen3_moe has no shared"),
         ([], "--quantize (how they are stored)"),
     ],
 )
