@@ -44,12 +44,22 @@ def dequantising(config: Any) -> dict[str, Any]:
         "mxfp4": Mxfp4Config,
         "compressed-tensors": CompressedTensorsConfig,
     }
+    if method == "bitsandbytes" and _packed_in_four_bits(settings):
+        # moeprune's reader takes it from the config that says how the weights are stored.
+        stated = settings if isinstance(settings, dict) else settings.to_dict()
+        config.quantization_config = {**stated, "dequantize": True}
+        return {"config": config}
     if method not in makers:
         raise UnsupportedModelError(
             f"the checkpoint is quantised by {method}, which transformers cannot turn back into "
             "plain numbers. Run the unquantised checkpoint."
         )
     return {"quantization_config": makers[method](dequantize=True)}
+
+
+def _packed_in_four_bits(settings: Any) -> bool:
+    stated = settings if isinstance(settings, dict) else settings.to_dict()
+    return bool(stated.get("load_in_4bit"))
 
 
 def one_dtype(model: Any) -> None:

@@ -30,5 +30,10 @@ def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:
 def not_loaded(
     settings: Mapping[str, Any], tensors: Mapping[str, TensorInfo], experts: Collection[str]
 ) -> str | None:
-    """Experts in memory stay unquantised, with no place for these tensors."""
-    return "transformers 5 does not load bitsandbytes experts (transformers 4 and SGLang do)"
+    """Four bits are read by moeprune's own reader; of eight, transformers has none."""
+    for name in experts:
+        if tensors[name].dtype == "I8":
+            return f"transformers 5 does not load INT8 experts of bitsandbytes ({name})"
+    if any(".quant_state." in name for name in experts):
+        return None
+    return "transformers 5 does not load such experts of bitsandbytes"

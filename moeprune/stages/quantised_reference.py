@@ -1,0 +1,113 @@
+"""What a quantised export should compute: its source, with the numbers that the export stores.
+
+The tensors of the source, by name, as float32 arrays in the source's arrangement; each is computed
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.reader import chunks
+from moeprune.core.quantisation import PLAIN
+from moeprune.core.split import Split
+from moeprune.errors import UnsupportedModelError
+from moeprune.observe.replaced import Values
+from moeprune.quant import to_dtype, weight_values
+from moeprune.stages.audit_quantised import QuantisedWeight, Slab
+from moeprune.stages.quantised_source import QuantisedSource, StoredWeight
+
+Array = npt.NDArray[np.float32]
+_WEIGHT = ".weight"
+
+
+class Files:
+    """Reads byte ranges of a checkpoint from several threads at once."""
+
+    def __init__(self, index: CheckpointIndex) -> None:
+        """Of this checkpoint."""
+        self._path = index.path
+
+    def read(self, file: str, start: int, size: int) -> bytes:
+        """``size`` bytes from ``start`` of a file."""
+        return b"".join(chunks(self._path / file, start, start + size))
+
+
+@dataclass(slots=True)
+class Reference:
+    """The source with other numbers.
+
+    Attributes:
+        replaced: name of a plain tensor -> its values.
+        without: stored tensors that are not read.
+    """
+
+    replaced: dict[str, Values] = field(default_factory=dict)
+    without: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, expected: QuantisedSource) -> Reference:
+        """Of an export that passed the comparison of its tensors."""
+        made = cls()
+        for stored, weights in expected.weights():
+            changed = [one for one in weights if one.scheme != PLAIN or stored.quantised]
+            if changed or stored.quantised:
+                made.without |= set(stored.parts.values())
+                made.replaced[stored.plain] = partial(_values, expected, stored, changed)
+        return made
+
+
+def _values(
+    expected: QuantisedSource, stored: StoredWeight, made: Sequence[QuantisedWeight]
+) -> Array:
+    """One tensor of the source, with the numbers of the export where it has some."""
+    mine, theirs = Files(expected.source), Files(expected.export)
+    rule = expected.layout.tensors.get(stored.name)
+    if rule is None or rule.axis is None:
+        if made:
+            return made[0].decoded(theirs)[0]
+        return _own(expected, stored, None, mine)
+    split = expected.split_of(stored)
+    assert split is not None, "else it could not be quantised"
+    by_expert = {
+        expected.keep[rule.row][one.number]: one for one in made if one.number is not None
+    }
+    slabs = []
+    for expert in range(expected.layout.num_experts[rule.row]):
+        slab = _own(expected, stored, expert, mine)
+        if expert in by_expert:
+            for view, numbers in zip(
+                split.cut(slab), by_expert[expert].decoded(theirs), strict=True
+            ):
+                view[...] = numbers
+        slabs.append(_arranged(slab, stored, split))
+    whole = np.stack(slabs)
+    return whole.reshape(-1, *whole.shape[2:]) if rule.block > 1 else whole
+
+
+def _own(
+    expected: QuantisedSource, stored: StoredWeight, expert: int | None, mine: Files
+) -> Array:
+    """A weight as the source has it."""
+    raws = {
+        suffix: expected.slab(name, expert).read(mine) for suffix, name in stored.parts.items()
+    }
+    values = weight_values(raws, expected.settings if stored.quantised else {})
+    if values is None:
+        raise UnsupportedModelError(f"{stored.name} cannot be read, so it cannot be run here.")
+    values = to_dtype(values, expected.dtype) if stored.quantised else values
+    return np.array(values)  # what was read is not written to
+
+
+def _arranged(slab: Array, stored: StoredWeight, split: Split) -> Array:
+    """As the family's plain checkpoints have it: blocks of MXFP4 are stored the other way round."""
+    return slab.T if "blocks" in stored.parts and not split.transposed else slab
+
+
+__all__ = ["Files", "Reference", "Slab"]
