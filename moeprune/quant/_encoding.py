@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import moeprune.quant.schemes as schemes
 from moeprune import plugins
@@ -15,6 +17,10 @@ from moeprune.quant._reading import Bytes
 
 if TYPE_CHECKING:
     import torch
+
+_ROW = 512
+# Of mean squares: no square that matters is then too small or too large for float32.
+_SAFE = (1e-24, 1e24)
 
 Numbers = Callable[[Sequence[Bytes]], "torch.Tensor"]
 """From the bytes of stored pieces to the weight that they mean, (out, in)."""
@@ -52,7 +58,7 @@ def encoded(
 
 
 def difference(weight: torch.Tensor, read: Iterable[torch.Tensor]) -> WeightError:
-    """How far ``read`` is from ``weight``. Sums are float64.
+    """How far ``read`` is from ``weight``.
 
     Args:
         weight: of a floating type.
@@ -61,18 +67,28 @@ def difference(weight: torch.Tensor, read: Iterable[torch.Tensor]) -> WeightErro
     import torch
 
     flat, start = weight.reshape(-1), 0
-    narrow, wide = torch.empty(0), torch.empty(0, dtype=torch.float64)
+    room = torch.empty(0)
     error_sq = norm_sq = 0.0
     for run in read:
-        if run.numel() > narrow.numel():
-            narrow, wide = narrow.new_empty(run.numel()), wide.new_empty(run.numel())
-        values = narrow[: run.numel()].copy_(flat[start : start + run.numel()])
+        if run.numel() > room.numel():
+            room = torch.empty(run.numel())
+        values = room[: run.numel()].copy_(flat[start : start + run.numel()])
         start += run.numel()
-        double = wide[: run.numel()].copy_(values)
-        norm_sq += float(torch.dot(double, double))
-        double.copy_(values.sub_(run.reshape(-1)))
-        error_sq += float(torch.dot(double, double))
+        norm_sq += _sum_of_squares(values.numpy())
+        error_sq += _sum_of_squares(values.sub_(run.reshape(-1)).numpy())
     return WeightError(error_sq, norm_sq, weight.numel())
+
+
+def _sum_of_squares(values: np.ndarray[Any, np.dtype[np.float32]]) -> float:
+    """Summed in float32 by rows, and over rows in float64; all in it where squares leave it."""
+    whole = len(values) // _ROW * _ROW
+    rows, rest = values[:whole].reshape(-1, _ROW), values[whole:].astype(np.float64)
+    with np.errstate(over="ignore"):
+        found = float(np.vecdot(rows, rows).sum(dtype=np.float64) + rest @ rest)
+    if _SAFE[0] < found / max(len(values), 1) < _SAFE[1]:
+        return found
+    double = values.astype(np.float64)
+    return float(np.square(double, out=double).sum())
 
 
 @contextmanager

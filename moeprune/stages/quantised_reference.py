@@ -75,9 +75,7 @@ def _values(
         return _own(expected, stored, None, mine)
     split = expected.split_of(stored)
     assert split is not None, "else it could not be quantised"
-    by_expert = {
-        expected.keep[rule.row][one.number]: one for one in made if one.number is not None
-    }
+    by_expert = {expected.keep[rule.row][one.number]: one for one in made if one.number is not None}
     slabs = []
     for expert in range(expected.layout.num_experts[rule.row]):
         slab = _own(expected, stored, expert, mine)
@@ -91,13 +89,9 @@ def _values(
     return whole.reshape(-1, *whole.shape[2:]) if rule.block > 1 else whole
 
 
-def _own(
-    expected: QuantisedSource, stored: StoredWeight, expert: int | None, mine: Files
-) -> Array:
+def _own(expected: QuantisedSource, stored: StoredWeight, expert: int | None, mine: Files) -> Array:
     """A weight as the source has it."""
-    raws = {
-        suffix: expected.slab(name, expert).read(mine) for suffix, name in stored.parts.items()
-    }
+    raws = {suffix: expected.slab(name, expert).read(mine) for suffix, name in stored.parts.items()}
     values = weight_values(raws, expected.settings if stored.quantised else {})
     if values is None:
         raise UnsupportedModelError(f"{stored.name} cannot be read, so it cannot be run here.")
