@@ -116,7 +116,8 @@ def _layers(prepared: PreparedExport) -> list[str]:
 
 def _size(prepared: PreparedExport) -> list[str]:
     before, after = prepared.size["bytes_before"], prepared.size["bytes_after"]
-    lines = [f"size {size(before)} -> {size(after)} ({1 - after / before:.1%} less)"]
+    change = f"{abs(1 - after / before):.1%} {'less' if after <= before else 'more'}"
+    lines = [f"size {size(before)} -> {size(after)} ({change})"]
     if "bytes_padding" in prepared.size:
         lines.append(f"{size(prepared.size['bytes_padding'])} of it is padding")
     planned = prepared.size.get("bytes_planned")

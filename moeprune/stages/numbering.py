@@ -5,6 +5,8 @@ L MoE layers, E experts of a layer, K experts chosen.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ class Numbered:
     Attributes:
         asked: its files.
         layout: of its experts; of layers with different counts, its source's with its own counts.
-        origin: fingerprint of the model whose numbers count.
+        origin: fingerprint of the model whose numbers count: this one, or that it was made from.
         experts: (L,) experts of that model.
         keep: (L,) numbers of those that are left, None where all are.
     """
@@ -36,7 +38,7 @@ class Numbered:
     keep: tuple[tuple[int, ...], ...] | None
 
     def of_origin(self, ids: NDArray[Any], row: int) -> NDArray[np.int64]:
-        """The numbers of chosen experts in the model that it was made from; −1: an empty one.
+        """The numbers of chosen experts in the model whose numbers count; −1: an empty one.
 
         Idle choices (of no expert) come behind the last expert.
         """
@@ -50,8 +52,25 @@ class Numbered:
         return np.asarray(table[found])
 
 
-def _numbered(asked: AskedModel, other: AskedModel) -> Numbered:
-    """How the experts of one of two models are numbered.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """The model that is evaluated and the one beside it, checked; nothing is loaded.
+
+    Attributes:
+        mine: the model.
+        theirs: the other one.
+    """
+
+    mine: Numbered
+    theirs: Numbered
+
+    def request(self) -> dict[str, Any]:
+        """What tells the other model from another one."""
+        return {"--agreement-with": self.theirs.asked.identity()}
+
+
+def _views(asked: AskedModel, other: AskedModel) -> list[Numbered]:
+    """A model in its own numbers, and in those of the model that it was made from.
 
     Args:
         asked: the model.
@@ -78,80 +97,61 @@ def _numbered(asked: AskedModel, other: AskedModel) -> Numbered:
                 "one as the other model."
             )
         raise asked.problem
-    if plan is not None:
-        return Numbered(
-            asked=asked,
-            layout=layout,
-            origin=plan.model_fingerprint,
-            experts=plan.num_experts,
-            keep=plan.keep,
-        )
-    made_from = "" if record is None else record.source[1]
-    return Numbered(
+    own = Numbered(
         asked=asked,
         layout=layout,
-        origin=made_from or asked.fingerprint,
+        origin=asked.fingerprint,
         experts=layout.num_experts,
         keep=None,
     )
+    if record is None:
+        return [own]
+    if plan is None:
+        return [own, replace(own, origin=record.source[1] or asked.fingerprint)]
+    told = {"origin": plan.model_fingerprint, "experts": plan.num_experts, "keep": plan.keep}
+    return [own, replace(own, **told)]  # type: ignore[arg-type]
 
 
-def _check_beside(one: Numbered, other: Numbered) -> None:
-    """Check that what both select can be compared.
+def _beside(mine: Sequence[Numbered], theirs: Sequence[Numbered]) -> Beside:
+    """Two models in the numbers of one.
 
     Raises:
         MismatchError: another family, other layers, or experts that are not the same ones.
     """
+    one, other = mine[-1], theirs[-1]
     first, second = one.asked.name, other.asked.name
-    for what, mine, theirs in (
+    for what, own, its in (
         ("family", one.layout.model_type, other.layout.model_type),
         ("MoE layers", one.layout.layer_ids, other.layout.layer_ids),
         ("expert sets", one.layout.sets, other.layout.sets),
         ("passes", one.layout.passes, other.layout.passes),
         ("idle experts", one.layout.idle_experts, other.layout.idle_experts),
     ):
-        if mine != theirs:
+        if own != its:
             raise MismatchError(
-                f"--agreement-with {second}: its {what} are {_short(theirs)}, those of {first} are "
-                f"{_short(mine)}, so their experts are not the same ones. Name a model of the same "
-                "weights in other numbers, or the one that it was made from."
+                f"--agreement-with {second}: its experts are not those of {first} ({what}: "
+                f"{_short(its)} there, {_short(own)} here). Name a model of the same weights in "
+                "other numbers, or the one that it was made from."
             )
-    if one.origin == other.origin:
-        return
-    pruned = [each for each in (one, other) if each.keep is not None]
-    if pruned:
-        plan = pruned[0].asked.export
-        assert plan is not None and plan.plan is not None
-        beside = second if pruned[0] is one else first
+    for one, other in itertools.product(mine, theirs):
+        if one.origin == other.origin:
+            return Beside(mine=one, theirs=other)
+    for one, beside in ((mine[-1], second), (theirs[-1], first)):
+        record = one.asked.export
+        if one.keep is not None and record is not None and record.plan is not None:
+            raise MismatchError(
+                f"--agreement-with {second}: {one.asked.name} was pruned from "
+                f"{record.plan.model_name} (fingerprint {one.origin[:12]}), {beside} is not that "
+                "one nor made from it, so nobody knows which experts are the same. Name the model "
+                "that it was made from."
+            )
+    if mine[0].experts != theirs[0].experts:
         raise MismatchError(
-            f"--agreement-with {second}: {pruned[0].asked.name} was pruned from "
-            f"{plan.plan.model_name} (fingerprint {pruned[0].origin[:12]}), {beside} is not that "
-            "one nor made from it, so nobody knows which experts are the same. Name the model that "
-            "it was made from."
-        )
-    if one.experts != other.experts:
-        raise MismatchError(
-            f"--agreement-with {second}: it has {_short(other.experts)} experts in its layers, "
-            f"{first} has {_short(one.experts)}, and no moeprune.json says which are the same. "
+            f"--agreement-with {second}: it has {_short(theirs[0].experts)} experts in its layers, "
+            f"{first} has {_short(mine[0].experts)}, and no moeprune.json says which are the same. "
             "Name a model with the same experts."
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """The model that is evaluated and the one beside it, checked; nothing is loaded.
-
-    Attributes:
-        mine: the model.
-        theirs: the other one.
-    """
-
-    mine: Numbered
-    theirs: Numbered
-
-    def request(self) -> dict[str, Any]:
-        """What tells the other model from another one."""
-        return {"--agreement-with": self.theirs.asked.identity()}
+    return Beside(mine=mine[0], theirs=theirs[0])
 
 
 def open_beside(model: str | Path, asked: AskedModel, *, trust_remote_code: bool) -> Beside:
@@ -167,8 +167,7 @@ def open_beside(model: str | Path, asked: AskedModel, *, trust_remote_code: bool
         MoePruneError: it cannot be read, or has no experts.
     """
     other = open_asked(model)
-    found = Beside(mine=_numbered(asked, other), theirs=_numbered(other, asked))
-    _check_beside(found.mine, found.theirs)
+    found = _beside(_views(asked, other), _views(other, asked))
     other.check(trust_remote_code=trust_remote_code)
     return found
 

@@ -68,7 +68,9 @@ def prepare(
     shard_bytes = None if shard_size is None else parse_bytes(shard_size, option="--shard-size")
     needs_both(fold_gain, k1, k2)
     plan, words = loaded(plan), PolicyWords(k1=k1, k2=k2)
-    options = QuantOptions(scheme=quantize) if isinstance(quantize, str) else quantize
+    options = quantize
+    if options is not None and not isinstance(options, QuantOptions):
+        options = QuantOptions(scheme=options)
     layers = plan.quantize if plan is not None else None
     options = mixed_options(options, layers)
     if (plan is None or not plan.num_removed) and not words.given and options is None:

@@ -162,6 +162,8 @@ def test_the_group_size_divides_all_inputs(scheme, inputs, wanted, expected):
         (int8, (256, 100), 64, "256|100 inputs cannot be written as int8 with group size 64"),
         (int8, (256, 100), None, "100 inputs cannot be written as int8 with group sizes"),
         (int4, (12,), 4, "12 inputs cannot be written as int4 with group size 4"),
+        (int4, (24,), 3, "24 inputs cannot be written as int4 with group size 3"),  # half a byte
+        (int4, (16,), 1, "16 inputs cannot be written as int4 with group size 1"),
     ],
 )
 def test_what_no_group_fits_is_refused(scheme, inputs, wanted, said):

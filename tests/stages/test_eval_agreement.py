@@ -112,6 +112,29 @@ def test_as_a_slow_reference_counts(
     assert found["with"]["name"] == "other"
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
+def test_quantised_exports(scheme: str, tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    """As transformers loads them, whole and pruned, against the same reference."""
+    from transformers import AutoTokenizer
+
+    model = tiny("qwen3_moe")
+    moeprune.export(model, quantize=scheme, output=tmp_path / "whole")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    parts = [part for text in TEXTS for part in windows(tokenizer, text, chunk=40)]
+    ids, firsts = [ids for ids, _ in parts], [first for _, first in parts]
+    wanted = compared(chosen(tmp_path / "whole", ids), chosen(model, ids), firsts)
+    found = agreement(tmp_path / "whole", model, texts)
+    assert found["ranks"] == wanted["ranks"] and found["same_set"] == wanted["same_set"]
+    assert found["layers"][0]["same_set"] == 1.0 and not whole(found)
+    plan = plan_keeping(model, KEEP)
+    moeprune.export(model, plan=plan, quantize=scheme, output=tmp_path / "pruned")
+    again = agreement(tmp_path / "pruned", model, texts, name="x")
+    masked = agreement(
+        tmp_path / "whole", model, texts, plan=plan_keeping(tmp_path / "whole", KEEP)
+    )
+    assert again == masked
+
+
 def test_intervals_are_over_documents(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Of documents of one length: Student's interval of their shares."""
     model, other = pair
@@ -177,6 +200,13 @@ def test_ids_of_exports_are_the_sources(
     policy = agreement(model, model, texts, plan=plan, k1=2, k2=3)
     found = agreement(two, model, texts)
     assert {**policy, "with": found["with"]} == found
+    # An export of an export: each of the two can be the other model, in the first one's numbers.
+    moeprune.export(model, k1=2, k2=3, output=tmp_path / "few")
+    moeprune.export(out, plan=plan_keeping(out, [[0, 2, 3, 5, 6]] * 3), output=tmp_path / "again")
+    assert whole(
+        agreement(out, tmp_path / "again", texts, plan=plan_keeping(out, [[0, 2, 3, 5, 6]] * 3))
+    )
+    assert agreement(tmp_path / "few", model, texts)["layers"][0]["ranks"] == [1.0, 1.0]
     # Two exports of one model, of which only some experts are the same.
     third = plan_keeping(model, [[0, 1, 2, 3, 4, 5, 6, 7]] * 3)
     moeprune.export(model, plan=third, output=tmp_path / "third")
@@ -334,7 +364,7 @@ def test_refused_in_one_line(
         return str(caught.value)
 
     olmoe = tiny("olmoe")
-    assert "its family are olmoe" in refusal(MismatchError, model, olmoe)
+    assert "family: olmoe there, qwen3_moe here" in refusal(MismatchError, model, olmoe)
     deeper = tiny_checkpoint("qwen3_moe", tmp_path / "deeper", num_hidden_layers=5)
     assert "MoE layers" in refusal(MismatchError, model, deeper)
     wider = tiny_checkpoint("qwen3_moe", tmp_path / "wider", num_experts=16)

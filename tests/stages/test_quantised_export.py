@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from safetensors.torch import save_file
 from tiny import tiny_checkpoint
 
 import moeprune
+from moeprune.cli.main import main
 from moeprune.core.quantisation import QuantOptions
+from moeprune.errors import UsageError
 
 Tiny = Callable[[str], Path]
 LOADING = Path(__file__).parent.parent / "quantised_loading.py"
@@ -77,3 +80,15 @@ def test_in_the_type_that_the_model_states(
     out = moeprune.export(source, output=tmp_path / "out", quantize=scheme)
     reference = write_reference(out, tmp_path / "reference")
     assert difference(out, reference, "--stored") <= 1e-5
+
+
+@pytest.mark.parametrize("scheme", ["int9", "", 3, True, ["int8"], {"scheme": "int8"}])
+def test_what_is_no_scheme(scheme: Any, tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is none of nf4, int8, int4, fp8"):
+        moeprune.export(tiny("qwen3_moe"), output=tmp_path / "out", quantize=scheme)
+
+
+def test_groups_that_cost_more_than_they_save(tiny: Tiny, tmp_path: Path, capsys: Any) -> None:
+    command = ["export", str(tiny("qwen3_moe")), "-o", str(tmp_path / "out")]
+    assert main([*command, "--quantize", "int8", "--group-size", "1"]) == 0
+    assert re.search(r"size .* -> .* \(1\d\.\d% more\)", capsys.readouterr().out)

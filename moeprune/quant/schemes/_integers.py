@@ -45,7 +45,9 @@ def group_size(shapes: Collection[Shape], wanted: int | None, *, bits: int, defa
         wanted,
         scheme=f"int{bits}",
         sizes=sizes,
-        fits=lambda shape, size: shape[1] % size == 0 and shape[1] * bits % _WORD == 0,
+        fits=lambda shape, size: (
+            shape[1] % size == 0 and shape[1] * bits % _WORD == 0 and size * bits % _BYTE == 0
+        ),
     )
 
 
