@@ -54,7 +54,9 @@ def load_replaced(
             several threads.
         without: names of stored tensors that are not read; with them goes the quantisation of the
             checkpoint, which must be among what is replaced.
-        dtype, device, trust_remote_code: see :func:`moeprune.observe.load.load_causal_lm`.
+        dtype: see :func:`moeprune.observe.load.load_causal_lm`.
+        device: to run on, or ``"auto"``.
+        trust_remote_code: run Python files of the checkpoint.
 
     Raises:
         CheckpointError: it cannot be loaded, or a tensor has no place in the model.

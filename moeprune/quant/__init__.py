@@ -22,7 +22,7 @@ from moeprune.quant._format import (
     not_loadable,
     stored_format,
 )
-from moeprune.quant._grid import grid_of, stored_names
+from moeprune.quant._grid import grid_of, loaded_values, stored_names
 from moeprune.quant._layered import layered_settings
 from moeprune.quant._maps import stored_maps
 from moeprune.quant._names import ExpertNames, Renaming, expert_of
@@ -64,6 +64,7 @@ __all__ = [
     "in_place",
     "judged",
     "layered_settings",
+    "loaded_values",
     "multipliers",
     "not_loadable",
     "one_thread",

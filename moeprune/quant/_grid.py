@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from moeprune.quant._floats import to_dtype
 from moeprune.quant._numbers import NF4_STATE, Raw, absmax, e4m3, nf4_state, numbers
 
 Values = npt.NDArray[np.float32]
@@ -43,6 +44,7 @@ NF4 = np.array(
 
 
 BITS = {"int8": 8, "int4": 4}
+_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _TYPES = {
     "weight_packed": ("I32",),
     "weight_scale": ("BF16", "F16", "F32"),
@@ -220,3 +222,17 @@ def grid_of(scheme: str, parts: Mapping[str, Raw]) -> Grid:
     if scheme == "fp8":
         return fp8_grid(parts)
     return int_grid(parts, BITS[scheme])
+
+
+def loaded_values(scheme: str, parts: Mapping[str, Raw]) -> Values:
+    """The matrix (out, in) that loaders make of what a scheme stores, float32.
+
+    They multiply in the type that is stored: of integers, that of the scales, of NF4 the one that
+    is noted beside the weight; FP8 has float32.
+    """
+    values = grid_of(scheme, parts).values
+    if scheme in BITS:
+        return to_dtype(values, parts["weight_scale"].info.dtype)
+    if scheme == "nf4":
+        return to_dtype(values, _NAMES[str(nf4_state(parts)["dtype"])])
+    return values

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from moeprune.checkpoint.audit_padding import Reads
 from moeprune.checkpoint.index import CheckpointIndex, TensorEntry
 from moeprune.core.layout import TensorInfo
 from moeprune.core.quantisation import PLAIN
 from moeprune.core.split import Split
-from moeprune.quant import Judged, Raw, judged, stored_names, to_dtype, weight_values
+from moeprune.quant import Judged, Raw, judged, loaded_values, stored_names, to_dtype, weight_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class QuantisedWeight:
         part: of the model.
         factor: what the source's numbers are multiplied by first, rounded to their type.
         empty: it pads a layer: the map is zero.
+        number: of an expert that is cut out of a stack, its place among the kept ones.
         export: the export.
         ledger: what is found is added to it.
     """
@@ -108,6 +110,7 @@ class QuantisedWeight:
     ledger: Ledger
     factor: float = 1.0
     empty: bool = False
+    number: int | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -158,6 +161,24 @@ class QuantisedWeight:
                 if found.problem:
                     yield f"{module}: {found.problem} (it is made of {self.source})"
                 self.ledger.add(self.place, self.part, found, map_weight.size)
+
+    def decoded(self, theirs: Reads) -> list[npt.NDArray[np.float32]]:
+        """The numbers of its maps in the export, as loaders read them.
+
+        Args:
+            theirs: the export, which has passed :meth:`problems`.
+        """
+        found = []
+        for module in self.modules:
+            stored, _ = self._stored(module, theirs)
+            values = (
+                weight_values(stored, {})
+                if self.scheme == PLAIN
+                else loaded_values(self.scheme, stored)
+            )
+            assert values is not None
+            found.append(values)
+        return found
 
     def _stored(self, module: str, theirs: Reads) -> tuple[dict[str, Raw], str]:
         """The tensors of a map in the export, and the name of one that it lacks."""

@@ -66,6 +66,8 @@ class Exported:
             changed.append(f"with k1 = {self.policy.k1} and k2 = {self.policy.k2} applied")
         if self.gain is not None:
             changed.append(f"with k1 = {self.gain.k1} and each layer's gain applied")
+        if self.quantisation is not None:
+            changed.insert(0, "with its numbers as the export stores them")
         return f"the source {' and '.join(changed)}"
 
     def check_source(self, facts: ModelFacts) -> None:

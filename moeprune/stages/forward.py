@@ -16,6 +16,7 @@ from moeprune.stages.policies import changed
 
 if TYPE_CHECKING:
     from moeprune.evaluate.logits import LogitDifference
+    from moeprune.stages.quantised_reference import Reference
 
 PROMPTS = (
     "The river rises in the mountains and reaches the sea after",
@@ -37,6 +38,7 @@ def compare_forward(
     trust_remote_code: bool,
     own_code: bool,
     rounding: bool,
+    other: Reference | None = None,
 ) -> LogitDifference:
     """Logits of an export on a few prompts against the source's, masked and rerouted live.
 
@@ -51,6 +53,7 @@ def compare_forward(
         trust_remote_code: run code that comes with the source.
         own_code: run the code in ``out``: it was compared with ours, byte for byte.
         rounding: also measure how far rounding alone moves these logits.
+        other: the numbers that take the place of the source's; None: they are its own.
 
     Raises:
         VerificationError: the mask does not fit this family.
@@ -60,12 +63,24 @@ def compare_forward(
     from moeprune.evaluate.rounding import rounding_noise
     from moeprune.observe.layers import moe_layers
     from moeprune.observe.load import load_causal_lm, load_tokenizer
+    from moeprune.observe.replaced import load_replaced
 
     def loaded(path: Path, *, trust: bool) -> Any:
         return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust)
 
-    full = loaded(source.path, trust=trust_remote_code)
-    check_numbers(source, layout, full)
+    if other is None:
+        full = loaded(source.path, trust=trust_remote_code)
+        check_numbers(source, layout, full)
+    else:
+        full = load_replaced(
+            source.path,
+            files=source.files,
+            replaced=other.replaced,
+            without=other.without,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
     vocabulary = int(full.get_input_embeddings().num_embeddings)
     prompts: Sequence[Sequence[int]]
     folder = source.path

@@ -17,6 +17,7 @@ from moeprune.stages.exported import RECORD, Exported
 from moeprune.stages.forms import PADDED
 from moeprune.stages.parts import EXPERT
 from moeprune.stages.quantised_record import QuantisedRecord
+from moeprune.stages.quantised_reference import Reference
 from moeprune.stages.quantised_source import QuantisedSource
 
 _SAME = 1e-4  # of two errors: sums of many small numbers, one of them rounded to six digits
@@ -31,6 +32,7 @@ class QuantisedAudit:
         export: the export.
         layout: of the source.
         keep: (L,) ids that stay.
+        expected: what is due of each tensor.
         computed: tensor of the source -> what was made of it.
         ledger: what was found in them, once they were looked at.
     """
@@ -39,6 +41,7 @@ class QuantisedAudit:
     export: CheckpointIndex
     layout: MoeLayout
     keep: Sequence[Sequence[int]]
+    expected: QuantisedSource
     computed: Mapping[str, Sequence[QuantisedWeight]]
     ledger: Ledger
 
@@ -83,9 +86,14 @@ class QuantisedAudit:
             export=export,
             layout=layout,
             keep=keep,
+            expected=expected,
             computed=computed,
             ledger=ledger,
         )
+
+    def reference(self) -> Reference:
+        """What the export should compute: the source with the export's numbers."""
+        return Reference.of(self.expected)
 
     def problems(self) -> Iterator[str]:
         """What does not hold of the whole, one line each; after all weights were looked at."""

@@ -6,7 +6,7 @@ when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,12 +18,12 @@ from moeprune.checkpoint.reader import chunks
 from moeprune.core.quantisation import PLAIN
 from moeprune.core.split import Split
 from moeprune.errors import UnsupportedModelError
-from moeprune.observe.replaced import Values
 from moeprune.quant import to_dtype, weight_values
-from moeprune.stages.audit_quantised import QuantisedWeight, Slab
+from moeprune.stages.audit_quantised import Ledger, QuantisedWeight
 from moeprune.stages.quantised_source import QuantisedSource, StoredWeight
 
 Array = npt.NDArray[np.float32]
+Values = Callable[[], Array]
 _WEIGHT = ".weight"
 
 
@@ -55,8 +55,12 @@ class Reference:
     def of(cls, expected: QuantisedSource) -> Reference:
         """Of an export that passed the comparison of its tensors."""
         made = cls()
-        for stored, weights in expected.weights():
-            changed = [one for one in weights if one.scheme != PLAIN or stored.quantised]
+        for stored, weights in expected.weights(Ledger()):
+            changed = [
+                one
+                for one in weights
+                if (one.scheme != PLAIN or stored.quantised) and not one.empty
+            ]
             if changed or stored.quantised:
                 made.without |= set(stored.parts.values())
                 made.replaced[stored.plain] = partial(_values, expected, stored, changed)
@@ -102,6 +106,3 @@ def _own(expected: QuantisedSource, stored: StoredWeight, expert: int | None, mi
 def _arranged(slab: Array, stored: StoredWeight, split: Split) -> Array:
     """As the family's plain checkpoints have it: blocks of MXFP4 are stored the other way round."""
     return slab.T if "blocks" in stored.parts and not split.transposed else slab
-
-
-__all__ = ["Files", "Reference", "Slab"]

@@ -25,7 +25,7 @@ _WEIGHT = ".weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class StoredWeight:
     """One weight of the source as it is stored.
 
     Attributes:
@@ -39,6 +39,14 @@ class _Stored:
     stem: str
     parts: Mapping[str, str]
     quantised: bool
+
+    @property
+    def plain(self) -> str:
+        """Its name in a checkpoint of plain numbers."""
+        if not self.quantised:
+            return self.name
+        stack = "blocks" in self.parts or self.stem in self.parts.values()
+        return self.stem if stack else self.stem + _WEIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,32 +78,56 @@ class QuantisedSource:
             ledger: what is found is added to it, once the tensors are looked at.
         """
         found: dict[str, list[QuantisedWeight]] = {}
-        dtype = plain_type(self.source)
-        for stored in self._weights():
-            rule = self.layout.tensors.get(stored.name)
+        for stored, made in self.weights(ledger):
             first, *others = stored.parts.values()
-            made = list(self._made(stored, rule, dtype, ledger))
             if made or stored.quantised:
                 found[first] = made
                 found |= {name: [] for name in others}
         return found
 
-    def _weights(self) -> Iterator[_Stored]:
+    def weights(self, ledger: Ledger) -> Iterator[tuple[StoredWeight, list[QuantisedWeight]]]:
+        """Every weight of the source, and what was made of it; nothing: it is copied, or leaves.
+
+        Args:
+            ledger: what is found is added to it, once the tensors are looked at.
+        """
+        for stored in self._weights():
+            rule = self.layout.tensors.get(stored.name)
+            yield stored, list(self._made(stored, rule, self.dtype, ledger))
+
+    @property
+    def dtype(self) -> str:
+        """The type of the source's weights once they are plain numbers."""
+        return plain_type(self.source)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The source's quantisation settings."""
+        return _settings(self.source)
+
+    def slab(self, name: str, expert: int | None) -> Slab:
+        """What one expert has of a tensor; what no expert has of its own, all have."""
+        rule = self.layout.tensors.get(name)
+        if expert is None or rule is None or rule.axis != 0:
+            return Slab.of(self.source.entries[name])
+        return Slab.of(self.source.entries[name], expert=expert, block=rule.block)
+
+    def _weights(self) -> Iterator[StoredWeight]:
         stored = stored_format(self.source.config)
         tensors = self.source.tensors
         within: set[str] = set()
         for stem, parts in stored_maps(stored, tensors).items():
             within |= set(parts.values())
             name = next(iter(parts.values()))
-            yield _Stored(name=name, stem=stem, parts=parts, quantised=True)
+            yield StoredWeight(name=name, stem=stem, parts=parts, quantised=True)
         for name, info in tensors.items():
             matrix = name.endswith(_WEIGHT) and len(info.shape) == 2
             if name not in within and (matrix or name in self.layout.splits):
                 stem = name.removesuffix(_WEIGHT)
-                yield _Stored(name=name, stem=stem, parts={"weight": name}, quantised=False)
+                yield StoredWeight(name=name, stem=stem, parts={"weight": name}, quantised=False)
 
     def _made(
-        self, stored: _Stored, rule: ExpertTensor | None, dtype: str, ledger: Ledger
+        self, stored: StoredWeight, rule: ExpertTensor | None, dtype: str, ledger: Ledger
     ) -> Iterator[QuantisedWeight]:
         if rule is not None and rule.role == "table":
             return
@@ -107,13 +139,13 @@ class QuantisedSource:
             scheme = self.record.scheme_of(rule.row)
         elif part in self.record.also and not names_table(stored.name):
             scheme = self.record.options.scheme
-        split = self._split(stored)
+        split = self.split_of(stored)
         if scheme == PLAIN and not stored.quantised and (split is None or self._is_whole(stored)):
             return
         info = self.source.entries[stored.name].info
         common: dict[str, Any] = {
             "source": stored.name,
-            "settings": _settings(self.source) if stored.quantised else {},
+            "settings": self.settings if stored.quantised else {},
             "split": split,
             "scheme": scheme,
             "group_size": self.record.group_size_of(scheme),
@@ -148,17 +180,14 @@ class QuantisedSource:
                 )
 
     def _of_stack(
-        self, stored: _Stored, rule: ExpertTensor, split: Split | None, common: dict[str, Any]
+        self, stored: StoredWeight, rule: ExpertTensor, split: Split | None, common: dict[str, Any]
     ) -> Iterator[QuantisedWeight]:
         """Single experts' maps of a tensor that holds all of them."""
         ids = self.keep[rule.row]
         for number in range(max(len(ids), self.width)):
             empty = number >= len(ids)
             expert = ids[0] if empty else ids[number]
-            parts = {
-                suffix: Slab.of(self.source.entries[name], expert=expert, block=rule.block)
-                for suffix, name in stored.parts.items()
-            }
+            parts = {suffix: self.slab(name, expert) for suffix, name in stored.parts.items()}
             maps = split.maps if split is not None else ()
             modules = tuple(f"{split.module}.{number}.{name}" for name in maps) if split else ()
             yield QuantisedWeight(
@@ -166,15 +195,17 @@ class QuantisedSource:
                 modules=modules,
                 place=None if empty or rule.follows else (rule.row, number),
                 empty=empty,
+                number=None if empty else number,
                 **common,
             )
 
-    def _split(self, stored: _Stored) -> Split | None:
+    def split_of(self, stored: StoredWeight) -> Split | None:
+        """How a stack falls apart into the maps of single experts; None: it is none."""
         return next(
             (self.layout.splits[n] for n in stored.parts.values() if n in self.layout.splits), None
         )
 
-    def _is_whole(self, stored: _Stored) -> bool:
+    def _is_whole(self, stored: StoredWeight) -> bool:
         """Whether the export has a stack as the source has it."""
         return stored.name in self.export.entries
 

@@ -170,7 +170,8 @@ def verify(
         made.check_source(opened.facts)
         next_token = NextToken.of(source_index, layout, mode=made.mtp)
         if forward:
-            check_runnable(source_index, layout)
+            if not made.requantised:
+                check_runnable(source_index, layout)
             check_trusted(layout, opened.origin, trust_remote_code=trust_remote_code)
         staying = replace(source_index, entries=next_token.staying(source_index.entries))
         factors: dict[str, float] = {}
@@ -210,6 +211,7 @@ def verify(
                 trust_remote_code=trust_remote_code,
                 own_code=has_code(made.form, made.policy),  # ours: else there is a problem
                 rounding=tolerance is None,
+                other=quantised.reference() if quantised else None,
             )
             if not logits.within(allowed):
                 problems.append(

@@ -21,6 +21,15 @@ from tiny import tiny_checkpoint
 
 Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
 E4M3 = torch.float8_e4m3fn
+# QLoRA, appendix E.
+NF4 = torch.tensor(
+    [
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ]
+)  # fmt: skip
 FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
@@ -196,15 +205,16 @@ def nf4(weight: torch.Tensor) -> Stored:
     """Double quantisation: the state's JSON states an offset, as long as its digits."""
     blocks = weight.reshape(-1, 64)
     absmax = blocks.abs().amax(1)
-    table = torch.linspace(-1, 1, 16)
+    table = NF4
     codes = (blocks / absmax[:, None])[..., None].sub(table).abs().argmin(-1).flatten()
     offset = float(absmax.mean())
     nested = (absmax - offset).abs().max()
     quantised = ((absmax - offset) / nested * 127).round() + 128
+    read = (quantised - 128) / 127 * nested + offset
     state = {
         "quant_type": "nf4",
         "blocksize": 64,
-        "dtype": "bfloat16",
+        "dtype": "float32",
         "shape": list(weight.shape),
         "nested_blocksize": 256,
         "nested_dtype": "float32",
@@ -214,11 +224,11 @@ def nf4(weight: torch.Tensor) -> Stored:
     return {
         "weight": (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)[:, None],
         "weight.absmax": quantised.to(torch.uint8),
-        "weight.quant_map": table,
+        "weight.quant_map": table.clone(),
         "weight.nested_absmax": nested.reshape(1),
-        "weight.nested_quant_map": torch.linspace(-1, 1, 256),
+        "weight.nested_quant_map": (torch.arange(256) - 128) / 127,
         "weight.quant_state.bitsandbytes__nf4": text,
-    }, (table[codes].reshape(-1, 64) * absmax[:, None]).reshape(weight.shape)
+    }, (table[codes].reshape(-1, 64) * read[:, None]).reshape(weight.shape)
 
 
 def ct(form: str, **weights: Any) -> dict[str, Any]:
@@ -315,6 +325,13 @@ LOADED: dict[str, Format] = {
     ),
 }
 
+LOADED["bitsandbytes-nf4"] = Format(
+    nf4,
+    {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": SKIP},
+    "llm_int8_skip_modules",
+    plain_layer=None,
+)
+
 # Formats that other runtimes read; and the words with which running them here is refused.
 OTHERS: dict[str, tuple[Format, str]] = {
     "ct-pack-partly": (
@@ -355,14 +372,6 @@ OTHERS: dict[str, tuple[Format, str]] = {
             "modules_to_not_convert",
         ),
         "AWQ",
-    ),
-    "bitsandbytes-nf4": (
-        Format(
-            nf4,
-            {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": SKIP},
-            "llm_int8_skip_modules",
-        ),
-        "bitsandbytes",
     ),
     "modelopt-fp8": (
         Format(

@@ -74,11 +74,10 @@ def skeleton(
         taken: list[Any] = []
         root = _without_weights(kind, taken).from_pretrained(
             path,
-            config=_own_config(kind, config),
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
             ignore_mismatched_sizes=True,
-            **plain,
+            **{**plain, "config": _own_config(kind, config)},
         )
         root.__class__ = kind
         for name, buffer in root.named_buffers():
