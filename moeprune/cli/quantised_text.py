@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from moeprune.checkpoint.composing import MERGING
 from moeprune.cli.text import size
 from moeprune.core.quantisation import MIXABLE, MIXED, PLAIN
+
 
 if TYPE_CHECKING:
     from moeprune.stages.quantised import Quantised
@@ -29,6 +31,7 @@ def quantised_text(quantised: Quantised | None) -> list[str]:
             f"{size(found.bytes_after)} ({found.quantised / found.parameters:.0%} of "
             f"{found.parameters:,} parameters)"
         )
+    lines += _needed(quantised)
     error = quantised.to_json().get("error")
     if error is not None:
         worst = ", ".join(
@@ -39,6 +42,18 @@ def quantised_text(quantised: Quantised | None) -> list[str]:
             f"relative error of the experts' weights {error['relative']:.3g}; largest: {worst}"
         )
     return lines
+
+
+def _needed(quantised: Quantised) -> list[str]:
+    """What transformers needs to read it, where it does not read it by itself."""
+    if MERGING in quantised.code:
+        return [
+            "transformers reads it with trust_remote_code=True: code of the folder joins experts"
+        ]
+    if quantised.options.scheme == "nf4":
+        code = "with trust_remote_code=True or " if quantised.code else ""
+        return [f"transformers 5 reads it {code}after 'import moeprune'; transformers 4 by itself"]
+    return []
 
 
 def _scheme(quantised: Quantised) -> str:

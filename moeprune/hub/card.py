@@ -87,7 +87,7 @@ def model_card(
         *pruned,
         quantised_section(quantisation),
         routed(changed, form, gains, () if plan else notes),
-        use_section(plan, form, changed, plain=gains is not None),
+        use_section(plan, form, changed, plain=gains is not None, quantisation=quantisation),
         "" if plan is None else _kept(plan),
         _citation(plan, policy),
     ]

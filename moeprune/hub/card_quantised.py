@@ -51,6 +51,30 @@ def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
     )
 
 
+def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
+    """What loading such weights needs, a paragraph each."""
+    if quantisation is None:
+        return []
+    code = quantisation.get("code", ())
+    if quantisation["scheme"] == "nf4":
+        found = [
+            "Experts are in bitsandbytes' 4 bits. transformers 4 reads them with bitsandbytes "
+            "installed, and no code. transformers 5 reads them by the code of this folder, or "
+            "without `trust_remote_code=True` after `import moeprune`; otherwise loading fails."
+        ]
+    elif quantisation["scheme"] == "fp8":
+        found = []
+    else:
+        found = ["transformers needs the package compressed-tensors to read the experts."]
+    if "merging" in code:
+        found.append(
+            "This family's experts are one tensor a layer in transformers, which has no words for "
+            "single quantised ones: the code of this folder puts them together. Without "
+            "`trust_remote_code=True` loading fails."
+        )
+    return found
+
+
 def _stored(quantisation: Mapping[str, Any]) -> str:
     """In which schemes, in words."""
     if "schemes" not in quantisation:

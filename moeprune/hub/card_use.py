@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from moeprune.core.plan import PrunePlan
+from moeprune.hub.card_quantised import quantised_use
 from moeprune.hub.card_routing import Changed
 from moeprune.hub.markdown import escape, size
 
 
 def use_section(
-    plan: PrunePlan | None, form: str, changed: Changed | None, *, plain: bool = False
+    plan: PrunePlan | None,
+    form: str,
+    changed: Changed | None,
+    *,
+    plain: bool = False,
+    quantisation: Mapping[str, Any] | None = None,
 ) -> str:
     """The sections on loading and on limits.
 
@@ -19,10 +26,12 @@ def use_section(
         form: how layers of different counts were written.
         changed: k₁ and k₂ of this model and of the source, where they differ.
         plain: whether they are in config.json and the weights, and no code is needed for them.
+        quantisation: how weights are stored, as moeprune.json has it; None: as in the source.
     """
     family = escape(plan.model_type) if plan else ""
     kind = f"A plain {family} checkpoint" if family else "A plain checkpoint"
-    trust = ", trust_remote_code=True" if form == "per-layer" or (changed and not plain) else ""
+    code = form == "per-layer" or (changed and not plain) or (quantisation or {}).get("code")
+    trust = ", trust_remote_code=True" if code else ""
     python = (
         "```python\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
@@ -43,12 +52,15 @@ def use_section(
             "same without `trust_remote_code=True` loads the same weights with the routing of the "
             "source."
         )
+    elif code:
+        how = f"Put this repository's id or a local folder in place of `MODEL`.\n\n{python}"
     else:
         how = (
             f"{kind}; put this repository's id or a local folder in place of `MODEL`. If the "
             "source needs `trust_remote_code=True`, so does this model.\n\n"
             f"{python}\n\n```bash\nvllm serve MODEL\n```"
         )
+    how += "".join(f"\n\n{line}" for line in quantised_use(quantisation))
     if plan and form == "padded":
         wide = max(map(len, plan.keep))
         padding = number(plan.size.get("bytes_padding"))

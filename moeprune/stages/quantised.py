@@ -161,6 +161,7 @@ class Quantised:
             "options": self.options.to_json(),
             **self._group_sizes(),
             "parts": {part: size.to_json() for part, size in self.parts.items()},
+            **({"code": list(self.code)} if self.code else {}),
         }
         if self.errors.found:
             body["error"] = self.errors.to_json()

@@ -161,3 +161,29 @@ def test_scales_have_the_type_in_which_the_model_computes(
 def test_an_unknown_scheme_is_named(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--quantize 'int7' is none of nf4, int8, int4, fp8"):
         moeprune.export(tiny("qwen3_moe"), output=tmp_path / "out", quantize="int7")
+
+
+@pytest.mark.parametrize(("family", "scheme"), [("gpt_oss", "int8")])
+def test_folders_with_code_say_so(
+    family: str,
+    scheme: str,
+    tiny: Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(tiny(family)), "-o", str(out), "--quantize", scheme]) == 0
+    text = capsys.readouterr().out
+    card = (out / "README.md").read_text("utf-8")
+    recorded = record_of(out)["quantisation"].get("code")
+    assert recorded and (out / "modeling_moeprune.py").exists()
+    assert "trust_remote_code=True" in text
+    assert 'dtype="auto", trust_remote_code=True)' in card
+    assert "vllm serve" not in card
+
+
+def test_folders_without_code_say_what_they_need(tiny: Tiny, tmp_path: Path) -> None:
+    out = moeprune.export(tiny("olmoe"), output=tmp_path / "out", quantize="int4")
+    card = (out / "README.md").read_text("utf-8")
+    assert "needs the package compressed-tensors" in card and "vllm serve" in card
+    assert 'dtype="auto")' in card and "code" not in record_of(out)["quantisation"]
