@@ -112,7 +112,7 @@ def test_as_a_slow_reference_counts(
     assert found["with"]["name"] == "other"
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("scheme", ["int8", "int4", "fp8", "nf4"])
 def test_quantised_exports(scheme: str, tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
     """As transformers loads them, whole and pruned, against the same reference."""
     from transformers import AutoTokenizer
