@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from moeprune.checkpoint.audit import ABSENT, config_differences, same_value
@@ -17,7 +17,11 @@ from moeprune.stages.unlisted import lay_out
 
 
 def config_problems(
-    source: CheckpointIndex, out: CheckpointIndex, next_token: NextToken, made: Exported
+    source: CheckpointIndex,
+    out: CheckpointIndex,
+    next_token: NextToken,
+    made: Exported,
+    code: Collection[str] = (),
 ) -> list[str]:
     """What is wrong, one line each.
 
@@ -26,6 +30,7 @@ def config_problems(
         out: the export.
         next_token: what became of the source's next-token layers.
         made: how it was exported.
+        code: parts that its own code must hold beside those of its form and policy.
     """
     layout, changes = next_token.layout, next_token.config_changes
     keep = made.keep(layout)
@@ -41,7 +46,7 @@ def config_problems(
         if not same_value(_at(out.config, path), value)
     ]
     owned = {*layout.count_keys, *changes, *run}
-    added = {path[0] for path in form_config(made.form, source, layout, keep, made.policy)}
+    added = {path[0] for path in form_config(made.form, source, layout, keep, made.policy, code)}
     added |= {"quantization_config"} if made.quantisation is not None else set()
     names = named_places(source)
     gone = settings_paths(source.config) if made.requantised else []
@@ -50,7 +55,7 @@ def config_problems(
             continue
         if path not in owned and path[0] not in added and not names(path):
             problems.append(f"config.json {'.'.join(path)}: {theirs!r}, the source has {mine!r}")
-    problems += form_problems(made.form, source, out, layout, keep, made.policy)
+    problems += form_problems(made.form, source, out, layout, keep, made.policy, code)
     try:
         if not made.requantised:
             problems += settings_problems(source, out, layout, keep)

@@ -19,6 +19,7 @@ from moeprune.stages.parts import EXPERT
 from moeprune.stages.quantised_record import QuantisedRecord
 from moeprune.stages.quantised_reference import Reference
 from moeprune.stages.quantised_source import QuantisedSource
+from moeprune.stages.reading_code import reading_code
 
 _SAME = 1e-4  # of two errors: sums of many small numbers, one of them rounded to six digits
 
@@ -89,6 +90,20 @@ class QuantisedAudit:
             expected=expected,
             computed=computed,
             ledger=ledger,
+        )
+
+    def code(self) -> tuple[str, ...]:
+        """Parts that the export's own code must hold, so that transformers reads its weights."""
+        sources = {
+            one.source: None
+            for made in self.computed.values()
+            for one in made
+            if one.scheme != PLAIN
+        }
+        settings = self.export.config.get("quantization_config")
+        method = settings.get("quant_method") if isinstance(settings, dict) else None
+        return reading_code(
+            self.expected.source.config, self.layout, sources.keys(), method=str(method)
         )
 
     def reference(self) -> Reference:

@@ -195,7 +195,11 @@ def verify(
             on_progress=on_progress,
         )
         found.dropped += len(source_index.entries) - len(staying.entries)
-        problems = [*found.problems, *config_problems(source_index, out_index, next_token, made)]
+        code = quantised.code() if quantised else ()
+        problems = [
+            *found.problems,
+            *config_problems(source_index, out_index, next_token, made, code),
+        ]
         problems += quantised.problems() if quantised else ()
         logits = None
         if forward and not problems:
@@ -209,7 +213,7 @@ def verify(
                 dtype=dtype,
                 device=device,
                 trust_remote_code=trust_remote_code,
-                own_code=has_code(made.form, made.policy),  # ours: else there is a problem
+                own_code=has_code(made.form, made.policy, code),  # ours: else there is a problem
                 rounding=tolerance is None,
                 other=quantised.reference() if quantised else None,
             )
