@@ -21,6 +21,7 @@ from transformers import AutoConfig
 from moeprune.errors import CheckpointError
 from moeprune.observe.load import DTYPES, auto_class, check_complete, check_device, check_dtype
 from moeprune.observe.quiet import foreign_errors, quiet
+from moeprune.observe.streamed.skeleton import own_config
 
 Values = Callable[[], npt.NDArray[np.float32]]
 
@@ -90,7 +91,7 @@ def load_replaced(
         tensors |= {name: _Computed(values) for name, values in replaced.items()}
         model, report = kind.from_pretrained(
             None,
-            config=config,
+            config=own_config(kind, config),
             state_dict=tensors,
             dtype=DTYPES[dtype],
             output_loading_info=True,

@@ -77,7 +77,7 @@ def skeleton(
             dtype=DTYPES[dtype],
             trust_remote_code=trust_remote_code,
             ignore_mismatched_sizes=True,
-            **{**plain, "config": _own_config(kind, config)},
+            **{**plain, "config": own_config(kind, config)},
         )
         root.__class__ = kind
         for name, buffer in root.named_buffers():
@@ -119,7 +119,7 @@ def _without_weights(kind: Any, taken: list[Any]) -> Any:
     )
 
 
-def _own_config(kind: Any, config: Any) -> Any:
+def own_config(kind: Any, config: Any) -> Any:
     """The part of the config that the class takes, as transformers' auto classes choose it."""
     text = config.sub_configs.get("text_config")
     if text is None or getattr(kind, "config_class", None) is not text:
