@@ -9,7 +9,6 @@ from moeprune.checkpoint.composing import MERGING
 from moeprune.cli.text import size
 from moeprune.core.quantisation import MIXABLE, MIXED, PLAIN
 
-
 if TYPE_CHECKING:
     from moeprune.stages.quantised import Quantised
 
