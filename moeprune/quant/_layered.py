@@ -8,6 +8,25 @@ from typing import Any
 
 from moeprune.quant._written import Written
 
+# Loaders that take the first group of any experts for that of all (transformers 5.24) would read
+# layers of another scheme as noise, without a word. This group is of no module, comes first, and
+# asks for a scale that is nowhere: they fail. Loaders that look for a module's own never meet it.
+_GUARD: Mapping[str, Any] = {
+    "targets": ["re:.*experts[.]of[.]no[.]layer$"],
+    "format": "nvfp4-pack-quantized",
+    "input_activations": None,
+    "output_activations": None,
+    "weights": {
+        "num_bits": 4,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "tensor_group",
+        "group_size": 16,
+        "dynamic": False,
+        "observer": "minmax",
+        "observer_kwargs": {},
+    },
+}
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -40,10 +59,9 @@ def layered_settings(written: Mapping[str, Written]) -> dict[str, Any]:
             one.options.group_size,
             ["Linear"] if len(written) == 1 else layer_patterns(one.quantised),
         )
-        # With the wider scheme first, a loader that knows one scheme alone fails on the others'
-        # shapes instead of reading half of their numbers.
         for scheme, one in sorted(written.items(), key=lambda item: -int(item[0][3:]))
     ]
+    groups = groups if len(groups) == 1 else [_GUARD, *groups]
     return _integers.packed_settings(groups, sorted({*ignored(rest), *layer_patterns(own)}))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from dequantised import stored
+from forked import run
 from plans import plan_keeping
 
 import moeprune
@@ -18,6 +19,7 @@ from moeprune.core.quantisation import LayerSchemes, QuantOptions
 from moeprune.errors import UsageError
 from moeprune.stages.preparing import prepare
 
+LOADING = Path(__file__).parent.parent / "quantised_loading.py"
 Tiny = Callable[[str], Path]
 SIZES = {"int4": 16, "int8": 16}
 SCHEMES = ("int8", "none", "int4")  # of qwen3_moe's MoE layers 0, 2 and 3
@@ -83,7 +85,15 @@ def test_the_groups_name_every_module_once(mixed: Path) -> None:
                 columns = int(tensors[f"{module}.weight_shape"][1])
                 assert groups == [32 * packed.shape[1] // columns], module
     bits = [group.weights.num_bits for group in config.config_groups.values()]
-    assert bits == [8, 4]
+    assert bits == [4, 8, 4]  # the first is of no module
+
+
+def test_plain_transformers_fails_aloud(model: Path, tmp_path: Path) -> None:
+    """Version 5 takes one scheme for all experts: noise, if it does not fail."""
+    plan = planned(model, schemes=("int8", "int4", "int4"))
+    out = moeprune.export(model, plan=plan, output=tmp_path / "out")
+    ended = run([LOADING, out, model])  # a process without moeprune
+    assert ended.returncode != 0 and "conversion of the weights" in ended.stderr
 
 
 def test_one_scheme_beside_plain_layers_is_one_group(model: Path, tmp_path: Path) -> None:
@@ -92,7 +102,7 @@ def test_one_scheme_beside_plain_layers_is_one_group(model: Path, tmp_path: Path
     settings = prepared.config_changes["quantization_config",]
     (group,) = settings["config_groups"].values()
     assert group["targets"] == ["Linear"]
-    assert [line for line in settings["ignore"] if "experts" in line] == [
+    assert [line for line in settings["ignore"] if "layers[.](?:" in line] == [
         rf"re:.*layers[.](?:2)[.]mlp[.]experts[.]\d+[.]{name}$"
         for name in ("down_proj", "gate_proj", "up_proj")
     ]
