@@ -11,7 +11,7 @@ from moeprune.quant._written import Written
 # Loaders that take the first group of any experts for that of all (transformers 5.24) would read
 # layers of another scheme as noise, without a word. This group is of no module, comes first, and
 # asks for a scale that is nowhere: they fail. Loaders that look for a module's own never meet it.
-_GUARD: Mapping[str, Any] = {
+_GUARD: dict[str, Any] = {
     "targets": ["re:.*experts[.]of[.]no[.]layer$"],
     "format": "nvfp4-pack-quantized",
     "input_activations": None,
