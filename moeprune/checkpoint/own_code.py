@@ -33,6 +33,10 @@ _AUTO_MAP = "auto_map"
 # would leave the experts random, with a line in its report.
 _IMPLEMENTATION = "experts_implementation"
 NOT_ALONE = "of single experts: load with trust_remote_code=True"
+# Other runtimes choose their own model by this. The GPT-OSS and Granite-MoE of vLLM pass over the
+# names of single experts, check no weights of a quantised model, and would compute with whatever
+# memory held.
+_ARCHITECTURES = "architectures"
 _CLASSES = {
     "AutoModel": "MoePruneModel",
     "AutoModelForCausalLM": "MoePruneForCausalLM",
@@ -105,6 +109,7 @@ def own_code_changes(
     stated: dict[tuple[str, ...], Any] = {(BLOCK,): block} if len(block) > 1 else {}
     if merged is not None:
         stated[_IMPLEMENTATION,] = NOT_ALONE
+        stated[_ARCHITECTURES,] = [list(classes.values())[-1]]
     return {**stated, (_AUTO_MAP,): {**_auto_map(config), **ours}}
 
 

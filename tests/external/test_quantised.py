@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from decoded import decoded_checkpoint
-from published import transformers_logits
+from published import published_checkpoint, transformers_logits
 from test_loaders import TOKENS, Case, largest, planned, start
 
 import moeprune
@@ -189,3 +189,24 @@ def test_a_loader_that_does_not_read_it_says_so(
     ended = start(loader, case.folder, tmp_path / "seen.npz", options)
     assert ended.returncode != 0 and not (tmp_path / "seen.npz").exists()
     assert re.search(REFUSES[loader, scheme], ended.stderr), ended.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("loader", "scheme", "says"),
+    [
+        ("llamacpp", "int8", "Model MoePruneForCausalLM is not supported"),
+        ("vllm", "int8", r"architectures \['MoePruneForCausalLM'\] are not supported"),
+        ("vllm", "fp8", r"architectures \['MoePruneForCausalLM'\] are not supported"),
+        ("transformers4", "nf4", "GptOssExperts has no attribute"),
+    ],
+)
+def test_single_experts_that_only_the_code_in_the_folder_reads(
+    loader: str, scheme: str, says: str, tmp_path: Path
+) -> None:
+    """GPT-OSS: vLLM would pass over their names and compute with whatever memory holds."""
+    source = published_checkpoint("gpt_oss", tmp_path / "source", both_spellings=True)
+    out = moeprune.export(source, output=tmp_path / "out", quantize=scheme)
+    options = PLAIN_EXPERTS if loader == "vllm" else None
+    ended = start(loader, out, tmp_path / "seen.npz", options)
+    assert ended.returncode != 0 and not (tmp_path / "seen.npz").exists()
+    assert re.search(says, ended.stdout + ended.stderr), ended.stderr[-2000:]

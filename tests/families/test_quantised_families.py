@@ -80,6 +80,8 @@ def test_what_was_written_is_what_is_loaded(name: str, scheme: str, tmp_path: Pa
     if code_of(out):
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             load_without_code(data, out)
+        (architecture,) = config_of(out)["architectures"]  # by which other runtimes choose theirs
+        assert architecture in {name.split(".")[1] for name in config_of(out)["auto_map"].values()}
     have, want = model.state_dict(), plain.eval().state_dict()
     if have.keys() != want.keys():
         ids = torch.arange(5, 40)[None]
