@@ -3,6 +3,7 @@
 import copy
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class FourBitConverter(core_model_loading.WeightConverter):
         places: where the bytes of stored tensors lie.
         mappings: transformers' for the model.
         quantizer: whose presence tells transformers to leave the numbers' types alone.
+        direct: whether all is for the CPU, so that bytes are read from the files into their place.
     """
 
     def __init__(
@@ -39,19 +41,21 @@ class FourBitConverter(core_model_loading.WeightConverter):
         places: dict[str, StoredBytes],
         mappings: list[Any],
         quantizer: Any,
+        *,
+        direct: bool,
     ) -> None:
         super().__init__([_FOUND], [_FOUND], [_Marker(quantizer)])
-        self.plans, self.kinds, self.places = plans, kinds, places
+        self.plans, self.kinds, self.places, self.direct = plans, kinds, places, direct
         renamings, _ = split_mappings(copy.deepcopy(mappings))
-        in_order = sorted(names, key=core_model_loading.dot_natural_key)
-        # Converters are asked for a name after all renamings.
+        # Converters are asked for a name after all renamings, which may depend on those before.
         self.renamed = {
-            name: core_model_loading.apply_renamings(name, renamings) for name in in_order
+            name: core_model_loading.apply_renamings(name, renamings)
+            for name in sorted(names, key=core_model_loading.dot_natural_key)
         }
-        self.names = {self.renamed[name]: names[name] for name in in_order}
-        self.order: dict[str, list[str]] = {}
-        for name in in_order:
-            self.order.setdefault(names[name], []).append(name)
+        self.names = {self.renamed[name]: target for name, target in names.items()}
+        self.due: dict[str, set[str]] = defaultdict(set)
+        for name, target in names.items():
+            self.due[target].add(name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FourBitConverter":
         fresh = copy.copy(self)
@@ -70,16 +74,28 @@ class FourBitConverter(core_model_loading.WeightConverter):
         """What writes the packed weights as they were stored."""
         return _FourBitSaver(self)
 
+    def add_tensor(
+        self, target_key: str, source_key: str, source_pattern: str, future: Any
+    ) -> None:
+        """Keep a tensor, or what will give it, by its stored name."""
+        self.layer_targets[target_key].add(source_key)
+        if self.direct:
+            # It is read later. Mapping it would bring pages of the file in, for nothing.
+            future = future.cancel() if isinstance(future, Future) else None
+        self.collected_tensors[source_key].append(future)
+
     def convert(self, layer_name: str, model: Any = None, **_: Any) -> dict[str, torch.Tensor]:
         """Parameter -> values, from the tensors that transformers has collected for it."""
-        plan, order = self.plans[layer_name], self.order[layer_name]
-        (found,) = self.materialize_tensors().values()
-        if len(found) != len(order):
-            raise ValueError(
-                f"{plan.target}: {len(found)} tensors are there, {len(order)} are due."
-            )
+        plan = self.plans[layer_name]
+        absent = self.due[layer_name] - self.collected_tensors.keys()
+        if absent:
+            raise ValueError(f"{plan.target}: {min(absent)} is not there.")
+        found: dict[str, torch.Tensor] = {}
+        if not self.direct:
+            found = {name: each[0] for name, each in self.materialize_tensors().items()}
+        self.collected_tensors.clear()
         with ByteReader() as reader:
-            stored = _Stored(dict(zip(order, found, strict=True)), self.kinds, self.places, reader)
+            stored = _Stored(found, self.kinds, self.places, reader)
             if plan.layout is not None:
                 packed = _packed(plan, plan.layout, stored)
                 return {plan.target + suffix: frozen(values) for suffix, values in packed.items()}
@@ -149,7 +165,7 @@ class _Marker(core_model_loading.ConversionOps):
 
 
 class _Stored:
-    """The tensors of one parameter; on a CPU their bytes are read from the file, once."""
+    """The tensors of one parameter; those that were not loaded are read from the file, once."""
 
     def __init__(
         self,
@@ -159,19 +175,19 @@ class _Stored:
         reader: ByteReader,
     ) -> None:
         self._tensors, self._kinds, self._places, self._reader = tensors, kinds, places, reader
-        self.device = next(iter(tensors.values())).device
+        first = next(iter(tensors.values()), None)
+        self.device = torch.device("cpu") if first is None else first.device
 
     def fill(self, name: str, target_G: torch.Tensor) -> None:
         """Put the bytes of a stored tensor into ``target_G``, uint8."""
-        if self.device.type == "cpu" and name in self._places:
-            self._reader.into(self._places[name], target_G)
-        else:
+        if name in self._tensors:
             target_G.copy_(self._tensors[name].reshape(-1).view(torch.uint8))
+        else:
+            self._reader.into(self._places[name], target_G)
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """The numbers of a stored tensor, one after the other."""
-        tensor = self._tensors[name]
-        found = torch.empty(tensor.nbytes, dtype=torch.uint8, device=self.device)
+        found = torch.empty(self._places[name].count, dtype=torch.uint8, device=self.device)
         self.fill(name, found)
         return found.view(dtype)
 

@@ -104,7 +104,10 @@ class FourBitQuantizer(Bnb4BitHfQuantizer):
             for weight in weights
             for name in _names(weight, kinds, places)
         }
-        mine = FourBitConverter(collected, names, kinds, places, weight_conversions, self)
+        mine = FourBitConverter(
+            collected, names, kinds, places, weight_conversions, self,
+            direct=_is_all_cpu(self._device_map),
+        )  # fmt: skip
         self._places = {}
         if self._is_plain:
             return [mine, *weight_conversions]
@@ -186,6 +189,11 @@ def _names(weight: str, kinds: dict[str, str], places: dict[str, StoredBytes]) -
     """A stored weight and all that stands beside it."""
     beside = [f"{weight}{suffix}" for suffix in _BESIDE if f"{weight}{suffix}" in places]
     return [weight, *beside, state_name(weight, kinds[weight])]
+
+
+def _is_all_cpu(device_map: Any) -> bool:
+    devices = device_map.values() if isinstance(device_map, dict) else [device_map]
+    return {str(device) for device in devices} == {"cpu"}
 
 
 def _check_not_spread(model: Any) -> None:

@@ -150,6 +150,12 @@ def test_implementations_of_transformers_run_packed(name: str, double: tuple[Pat
     assert (logits(model) - logits(double[1])).abs().max() < 1e-5
 
 
+def test_tensors_that_transformers_has_loaded(double: tuple[Path, Any]) -> None:
+    """Not read from the files: what is for other devices than the CPU comes this way."""
+    model = load(double[0], device_map="auto")
+    assert (logits(model) - logits(double[1])).abs().max() < 1e-5
+
+
 def test_an_implementation_of_somebody_else_is_asked(double: tuple[Path, Any]) -> None:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
