@@ -5,6 +5,7 @@ A module of this folder is a recipe, one way to store experts, named by it: its 
 A file of ``families/`` is one family, named by its ``model_type``. Adding either is adding a file.
 """
 
+from moeprune.architectures._also import reads_also
 from moeprune.architectures._attention import attention_kinds
 from moeprune.architectures._config import (
     GROUP_KEYS,
@@ -35,5 +36,6 @@ __all__ = [
     "needs_merging",
     "next_token_layers",
     "output_maps",
+    "reads_also",
     "stated_experts",
 ]

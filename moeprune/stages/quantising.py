@@ -7,10 +7,12 @@ compared at a time; nothing is loaded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
+from typing import Any
 
 from moeprune import quant
+from moeprune.architectures import reads_also
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.index import CheckpointIndex
@@ -60,7 +62,7 @@ def quantised(
     parts = [part_of_edit(edit, layout) for edit in edits]
     asked = [at for at in maps if at.part in (EXPERT, *options.also) and not at.router]
     check_whole(edits, parts, asked, layout)
-    check_parts(asked, options, layout)
+    check_parts(asked, options, layout, index.config)
     found = Schemes.for_maps(asked, edits, layout, options, layers, index.config)
     chosen = [at for at in asked if at.module in found.of]
     errors = Ledger(maps=chosen, keep=keep, rows=layout.rows)
@@ -136,12 +138,25 @@ def check_whole(
         raise UnsupportedModelError(f"{layout.model_type}: there is no weight to quantise.")
 
 
-def check_parts(asked: Collection[LinearMap], options: QuantOptions, layout: MoeLayout) -> None:
-    """Check that there is something of every part that is asked for.
+def check_parts(
+    asked: Collection[LinearMap],
+    options: QuantOptions,
+    layout: MoeLayout,
+    config: Mapping[str, Any],
+) -> None:
+    """Check that there is something of every part that is asked for, and that it can be read.
 
     Raises:
         UsageError: there is nothing.
+        UnsupportedModelError: transformers would not read it.
     """
+    model_type = config.get("model_type")
+    if options.also and not reads_also(model_type, quant.scheme(options.scheme).METHOD):
+        raise UnsupportedModelError(
+            f"--also {','.join(options.also)}: transformers renames modules of {model_type} while "
+            f"it loads them, and its reader of {quant.scheme(options.scheme).METHOD} loses their "
+            "weights. Leave --also out, or try another scheme."
+        )
     for part in options.also:
         if not any(at.part == part for at in asked):
             words = {ATTENTION: "attention of names that moeprune knows", SHARED: "shared experts"}
