@@ -51,12 +51,12 @@ class Part:
     around: str = ""
 
 
-MERGING = "merging"
+MERGING, NF4 = "merging", "nf4"
 PARTS: Mapping[str, Part] = {
     # Single experts, for modules that hold all of a layer; and what transformers trips over.
     MERGING: Part(modules=("loading/decoding.py", "loading/merging.py"), around="merging_experts"),
     # Experts in four bits, for transformers 5: packed in memory, or plain.
-    "nf4": Part(
+    NF4: Part(
         modules=(
             "loading/four_bit.py",
             "loading/stored_bytes.py",

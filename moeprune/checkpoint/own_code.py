@@ -18,6 +18,7 @@ from moeprune.errors import CheckpointError, UnsupportedModelError
 __all__ = [
     "MODELING_FILE",
     "PARTS",
+    "brings_code",
     "check_plain_code",
     "has_own_counts",
     "is_own_code",
@@ -47,6 +48,11 @@ _WRAPPER_CLASSES = {
 }
 
 
+def brings_code(config: Mapping[str, Any]) -> list[str]:
+    """Names in ``auto_map`` of the model's own code, beside a tokenizer's."""
+    return [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
+
+
 def check_plain_code(config: Mapping[str, Any], *, option: str) -> None:
     """Check that the model has no code of its own, which ours would replace.
 
@@ -57,7 +63,7 @@ def check_plain_code(config: Mapping[str, Any], *, option: str) -> None:
     Raises:
         UnsupportedModelError: it has.
     """
-    own = [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
+    own = brings_code(config)
     if own:
         raise UnsupportedModelError(
             f"{option} needs a family that transformers knows; this model brings code of its "

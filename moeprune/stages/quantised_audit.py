@@ -94,17 +94,15 @@ class QuantisedAudit:
 
     def code(self) -> tuple[str, ...]:
         """Parts that the export's own code must hold, so that transformers reads its weights."""
-        sources = {
-            one.source: None
+        rows = {
+            self.layout.tensors[one.source].row
             for made in self.computed.values()
             for one in made
-            if one.scheme != PLAIN
+            if one.scheme != PLAIN and one.part == EXPERT
         }
         settings = self.export.config.get("quantization_config")
         method = settings.get("quant_method") if isinstance(settings, dict) else None
-        return reading_code(
-            self.expected.source.config, self.layout, sources.keys(), method=str(method)
-        )
+        return reading_code(self.expected.source.config, self.layout, rows, method=str(method))
 
     def reference(self) -> Reference:
         """What the export should compute: the source with the export's numbers."""

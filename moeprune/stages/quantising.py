@@ -90,7 +90,7 @@ def quantised(
         code=reading_code(
             index.config,
             layout,
-            dict.fromkeys(edits[at.edit].source for at in chosen),
+            {layout.tensors[edits[at.edit].source].row for at in chosen if at.part == EXPERT},
             method=settings["quant_method"],
         ),
     )
