@@ -44,6 +44,7 @@ def write_replaced(name: str, source: Path, export: Path, folder: Path) -> Path:
         folder: to make.
     """
     decoded = plain_weights(export)
+    assert decoded
     tensors = stored(source)
     for stored_name, tensor in tensors.items():
         if stored_name in decoded:
@@ -89,11 +90,6 @@ def _stack(
         slabs.append(np.ascontiguousarray(slab))
     assert len(slabs) in (like.shape[0], like.shape[0] // slabs[0].shape[0])
     return torch.from_numpy(np.stack(slabs)).reshape(like.shape)
-
-
-def code_of(folder: Path) -> bool:
-    """Whether the folder brings code that it needs."""
-    return "auto_map" in config_of(folder)
 
 
 def config_of(folder: Path) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 from family_data import FamilyData, family_data, family_files, write_checkpoint
-from quantised_reference import code_of, config_of, write_replaced
+from quantised_reference import config_of, write_replaced
 
 import moeprune
 from moeprune.core.names import is_text_path
 from moeprune.errors import UnsupportedModelError
 
-SCHEMES = ("int8", "fp8")
+SCHEMES = ("int8", "fp8", "nf4")
 FAST = ("gpt_oss", "step3p7", "laguna")
 # Widths that the scheme can write.
 WIDER: dict[str, dict[str, Any]] = {
@@ -35,17 +35,21 @@ def params() -> list[Any]:
 
 
 def load(data: FamilyData, folder: Path) -> Any:
-    """The model, every weight of which is in the file and has its place."""
+    """The model, every weight of which is in the file and has its place, with plain numbers."""
     import transformers
 
-    if code_of(folder):
-        sees = "AutoModelForMultimodalLM" in config_of(folder)["auto_map"]
+    stated = config_of(folder)
+    name, options = TEXT.get(data.name, data.model_class), {}
+    if "auto_map" in stated:
+        options["trust_remote_code"] = True
+        sees = "AutoModelForMultimodalLM" in stated["auto_map"] and data.name not in TEXT
         name = "AutoModelForMultimodalLM" if sees else "AutoModelForCausalLM"
-        loader, trust = getattr(transformers, name), {"trust_remote_code": True}
-    else:
-        loader, trust = getattr(transformers, TEXT.get(data.name, data.model_class)), {}
+    if stated["quantization_config"]["quant_method"] == "bitsandbytes":
+        options["config"] = transformers.AutoConfig.from_pretrained(folder)
+        options["config"].quantization_config["dequantize"] = True
+    loader = getattr(transformers, name)
     model, report = loader.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True, **trust
+        folder, dtype=torch.float32, output_loading_info=True, **options
     )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         found = [key for key in report[kind] if data.name not in TEXT or is_text_path(key)]
@@ -77,7 +81,7 @@ def test_what_was_written_is_what_is_loaded(name: str, scheme: str, tmp_path: Pa
     plain = getattr(transformers, type(model).__name__).from_pretrained(
         reference, dtype=torch.float32
     )
-    if code_of(out):
+    if "experts_implementation" in config_of(out):
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             load_without_code(data, out)
         (architecture,) = config_of(out)["architectures"]  # by which other runtimes choose theirs
