@@ -56,7 +56,10 @@ def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
     if quantisation is None:
         return []
     code = quantisation.get("code", ())
-    if quantisation["scheme"] == "nf4":
+    merged = "merging" in code
+    if quantisation["scheme"] == "nf4" and merged:
+        found = ["Experts are in bitsandbytes' 4 bits."]
+    elif quantisation["scheme"] == "nf4":
         found = [
             "Experts are in bitsandbytes' 4 bits. transformers 4 reads them with bitsandbytes "
             "installed, and no code. transformers 5 reads them by the code of this folder, or "
@@ -66,7 +69,7 @@ def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
         found = []
     else:
         found = ["transformers needs the package compressed-tensors to read the experts."]
-    if "merging" in code:
+    if merged:
         found.append(
             "This family's experts are one tensor a layer in transformers, which has no words for "
             "single quantised ones: the code of this folder puts them together. Without "
