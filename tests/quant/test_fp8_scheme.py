@@ -145,7 +145,16 @@ def test_the_block_divides_every_side_or_is_longer(shapes, wanted, expected):
     assert fp8.group_size(shapes, wanted) == expected
 
 
-@pytest.mark.parametrize(("shape", "wanted"), [((256, 130), None), ((256, 192), 128)])
-def test_what_no_block_fits_is_refused(shape, wanted):
+@pytest.mark.parametrize(
+    ("shapes", "wanted"),
+    [([(256, 130)], None), ([(256, 192)], 128), ({(100, 72), (20, 16)}, 64), ({(130, 128)}, None)],
+)
+def test_what_no_block_fits_is_refused(shapes, wanted):
     with pytest.raises(UnsupportedModelError, match="inputs cannot be written as fp8"):
-        fp8.group_size([shape], wanted)
+        fp8.group_size(shapes, wanted)
+
+
+def test_shapes_that_fit_alone_and_not_together_are_refused():
+    shapes = {(192, 64), (100, 128)}
+    with pytest.raises(UnsupportedModelError, match=r"^a weight of 192 .*Pass --group-size 256\.$"):
+        fp8.group_size(shapes, None)

@@ -161,7 +161,13 @@ def test_the_group_size_divides_all_inputs(scheme, inputs, wanted, expected):
     [
         (int8, (256, 100), 64, "256|100 inputs cannot be written as int8 with group size 64"),
         (int8, (256, 100), None, "100 inputs cannot be written as int8 with group sizes"),
-        (int4, (12,), 4, "12 inputs cannot be written as int4 with group size 4"),
+        (
+            int4,
+            (12,),
+            4,
+            "12 inputs cannot be written as int4 with group size 4. Pass another scheme",
+        ),
+        (int8, (128, 48), 48, "128 inputs .* group size 48. Pass --group-size 16 or 8."),
         (int4, (24,), 3, "24 inputs cannot be written as int4 with group size 3"),  # half a byte
         (int4, (16,), 1, "16 inputs cannot be written as int4 with group size 1"),
     ],

@@ -11,6 +11,8 @@ from moeprune.errors import UnsupportedModelError
 
 Shape = tuple[int, ...]
 
+_POWERS: Final = tuple(2**power for power in range(8, 2, -1))
+
 # Numbers that are worked on at once: what is computed on the way then stays in the cache.
 _AT_ONCE: Final = 1 << 17
 
@@ -55,12 +57,14 @@ def first_that_fits(
     for size in tried:
         if all(fits(shape, size) for shape in shapes):
             return size
-    odd = next((s for s in shapes if not any(fits(s, size) for size in tried)), None)
-    shape = next(s for s in shapes if not fits(s, tried[0])) if odd is None else odd
+    odd = [shape for shape in sorted(shapes) if not any(fits(shape, size) for size in tried)]
+    shape = odd[0] if odd else next(s for s in sorted(shapes) if not fits(s, tried[0]))
+    possible = [str(size) for size in _POWERS if all(fits(shape, size) for shape in shapes)]
     stated = f"group size {wanted}" if wanted is not None else f"group sizes {sorted(tried)}"
     raise UnsupportedModelError(
         f"a weight of {shape[0]} outputs and {shape[1]} inputs cannot be written as {scheme} with "
-        f"{stated}. Pass another --group-size, or another scheme."
+        f"{stated}. Pass "
+        + (f"--group-size {' or '.join(possible)}." if possible else "another scheme.")
     )
 
 
