@@ -93,6 +93,7 @@ def command(
     also: str | None,
     group_size: int | None,
     double_quant: bool,
+    requantize: bool,
     budget: str | None,
     stats: Path | None,
     dry_run: bool,
@@ -125,7 +126,11 @@ def command(
         "per_layer": per_layer,
         "pad": pad,
         "quantize": quantise_asked(
-            quantize, also=also, group_size=group_size, double_quant=double_quant
+            quantize,
+            also=also,
+            group_size=group_size,
+            double_quant=double_quant,
+            requantize=requantize,
         ),
     }
     made = None if plan is None else PrunePlan.load(plan)  # once: it may come through a pipe

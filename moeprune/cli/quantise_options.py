@@ -28,6 +28,12 @@ def quantise_options(function: Command) -> Command:
             help="With --quantize mixed: the most that all files may take together, e.g. 18GB.",
         ),
         click.option(
+            "--requantize",
+            is_flag=True,
+            help="With --quantize: take a source that is quantised already; its numbers are rounded "
+            "a second time.",
+        ),
+        click.option(
             "--double-quant",
             is_flag=True,
             help="With --quantize nf4: quantise the scales too, which saves 0.37 bits a number.",
@@ -59,7 +65,12 @@ def quantise_options(function: Command) -> Command:
 
 
 def quantise_asked(
-    quantize: str | None, *, also: str | None, group_size: int | None, double_quant: bool
+    quantize: str | None,
+    *,
+    also: str | None,
+    group_size: int | None,
+    double_quant: bool,
+    requantize: bool,
 ) -> QuantOptions | None:
     """The options together; None: nothing is quantised.
 
@@ -70,6 +81,7 @@ def quantise_asked(
         "--also": also,
         "--group-size": group_size,
         "--double-quant": double_quant,
+        "--requantize": requantize,
     }
     if quantize is None:
         for name, value in given.items():
@@ -82,4 +94,5 @@ def quantise_asked(
         also=tuple(part for part in PARTS if part in parts) if set(parts) <= set(PARTS) else parts,
         group_size=group_size,
         double_quant=double_quant,
+        requantize=requantize,
     )
