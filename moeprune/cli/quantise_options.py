@@ -30,8 +30,8 @@ def quantise_options(function: Command) -> Command:
         click.option(
             "--requantize",
             is_flag=True,
-            help="With --quantize: take a source that is quantised already; its numbers are rounded "
-            "a second time.",
+            help="With --quantize: take a source that is quantised already; its numbers are "
+            "rounded a second time.",
         ),
         click.option(
             "--double-quant",

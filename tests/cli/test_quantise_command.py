@@ -21,8 +21,8 @@ def test_a_quantised_source_only_when_told(
     assert main(["export", "int8", "-o", "int4", "--quantize", "int4"]) != 0
     assert "pass --requantize" in capsys.readouterr().err
     assert main(["export", "int8", "-o", "int4", "--quantize", "int4", "--requantize"]) == 0
-    out, err = capsys.readouterr()
-    assert "(100% of 1,179,648 parameters)" in out and "a second time" in err
+    out = capsys.readouterr().out
+    assert "(100% of 1,179,648 parameters)" in out and "a second time" in out
     record = json.loads((tmp_path / "int4" / "moeprune.json").read_text())["quantisation"]
     assert record["options"]["requantize"] is True
     assert main(["verify", "int4", "--source", "int8"]) == 0
