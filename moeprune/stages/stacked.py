@@ -10,7 +10,7 @@ from typing import Any
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.header import DTYPE_BITS
 from moeprune.checkpoint.making import Bytes, Piece
-from moeprune.checkpoint.scaling import scaled
+from moeprune.checkpoint.scaling import scaled_edit
 from moeprune.core.layout import ExpertTensor, TensorInfo
 from moeprune.core.split import Split
 from moeprune.quant import Numbers, tensor_of
@@ -80,7 +80,7 @@ def _numbers(
     """A map's numbers: those that are read, or of a slab of all maps the ``place``-th part."""
 
     def numbers(data: Sequence[Bytes]) -> Any:
-        found = data[0] if edit.factor == 1.0 else scaled(data[0], edit.info.dtype, edit.factor)
+        found = data[0] if edit.factor == 1.0 else scaled_edit(data[0], edit)
         tensor = tensor_of(found, edit.info.dtype, read)
         return tensor if split is None else split.cut(tensor)[place].contiguous()
 
