@@ -67,6 +67,11 @@ def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
         ]
     elif quantisation["scheme"] == "fp8":
         found = []
+    elif len(set(quantisation.get("schemes", ()))) > 1:
+        found = [
+            "Layers are stored in different ways. transformers 5 reads them after `import "
+            "moeprune`, with the package compressed-tensors; otherwise loading fails."
+        ]
     else:
         found = ["transformers needs the package compressed-tensors to read the experts."]
     if merged:
