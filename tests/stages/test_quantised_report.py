@@ -82,6 +82,8 @@ def test_sizes_of_the_preview_are_those_of_the_export(
     # A token reads three experts of nine, and everything else but the other rows of embeddings.
     routed = parts["expert"]["bytes_after"] * 3 // 9
     assert made["token"]["routed_bytes"] == routed
+    now = moeprune.inspect(out).token.native.to_json()
+    assert {key: made["token"][key] for key in now} == now
     weights = {path.name: path.stat().st_size for path in out.glob("*.safetensors")}
     assert {name: preview["files"][name] for name in weights} == weights
 
@@ -163,7 +165,7 @@ def test_an_unknown_scheme_is_named(tiny: Tiny, tmp_path: Path) -> None:
         moeprune.export(tiny("qwen3_moe"), output=tmp_path / "out", quantize="int7")
 
 
-@pytest.mark.parametrize(("family", "scheme"), [("gpt_oss", "int8")])
+@pytest.mark.parametrize(("family", "scheme"), [("gpt_oss", "int8"), ("olmoe", "nf4")])
 def test_folders_with_code_say_so(
     family: str,
     scheme: str,
