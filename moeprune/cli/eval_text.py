@@ -84,6 +84,8 @@ def _title(run: Run) -> str:
         parts.append(f"{plan['method']}, {plan['ratio']:.1%} of its experts removed ({how})")
     if policy := run.variant.get("policy"):
         parts.append(policy_text(policy))
+    if scheme := run.variant.get("quantised"):
+        parts.append(f"experts in {scheme}")
     if folded := run.variant.get("folded_gain"):
         parts.append(f"{policy_text(folded)} folded into it")
     return ", ".join(parts)

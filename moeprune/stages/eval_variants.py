@@ -45,6 +45,8 @@ class Variant:
         if plan is None and exported is not None:
             plan = exported.plan
             body["exported"] = exported.form
+        if exported is not None and exported.quantisation is not None:
+            body["quantised"] = exported.quantisation.get("scheme")
         if exported is not None and exported.gain is not None:
             body["folded_gain"] = {"k1": exported.gain.k1, "k2": exported.gain.k2}
         if plan is not None:

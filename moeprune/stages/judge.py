@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moeprune.artefact import canonical_json, sha256_bytes
+from moeprune.checkpoint.own_code import is_own_code
 from moeprune.core.budget import Budget
 from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.sizes import parse_bytes
@@ -175,7 +176,8 @@ def esap_of(
             found.opened.index.path,
             dtype=words.get("dtype", "auto"),
             device=words.get("device"),
-            trust_remote_code=words.get("trust_remote_code", False),
+            trust_remote_code=words.get("trust_remote_code", False)
+            or is_own_code(found.opened.index),
         )
         check_numbers(found.opened.index, layout, live)
         rows = moe_layers(live, layout)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.own_code import is_own_code
 from moeprune.core.layout import MoeLayout
 from moeprune.core.names import names_table
 from moeprune.core.quantisation import PLAIN
+from moeprune.errors import UnsupportedModelError
 from moeprune.quant import stated_problems
 from moeprune.stages.audit_quantised import Ledger, QuantisedWeight
 from moeprune.stages.exported import RECORD, Exported
@@ -105,7 +107,16 @@ class QuantisedAudit:
         return reading_code(self.expected.source.config, self.layout, rows, method=str(method))
 
     def reference(self) -> Reference:
-        """What the export should compute: the source with the export's numbers."""
+        """What the export should compute: the source with the export's numbers.
+
+        Raises:
+            UnsupportedModelError: the source itself is read by code of an export.
+        """
+        if is_own_code(self.expected.source):
+            raise UnsupportedModelError(
+                f"{self.expected.source.path} is an export that loads by code of its own, with "
+                "which its numbers cannot be replaced. Verify without --forward."
+            )
         return Reference.of(self.expected)
 
     def problems(self) -> Iterator[str]:
@@ -145,7 +156,7 @@ class QuantisedAudit:
             yield f"{RECORD} does not state an error for each expert"
             return
         for (row, place), (error, norm) in sorted(self.ledger.errors.items()):
-            if not _same(stated[row][place], error, norm):
+            if place < len(self.keep[row]) and not _same(stated[row][place], error, norm):
                 yield (
                     f"layer {self.layout.layer_ids[row]} expert {place}: {RECORD} states a "
                     f"relative error of {stated[row][place]:.6g}, it is "

@@ -168,7 +168,8 @@ class QuantisedSource:
             return
         place = None
         if rule is not None and rule.expert is not None and not rule.follows:
-            place = rule.row, list(ids).index(rule.expert)
+            idle = rule.expert - experts  # behind the kept ones
+            place = rule.row, (list(ids).index(rule.expert) if idle < 0 else len(ids) + idle)
         modules = (target.removesuffix(_WEIGHT),)
         yield QuantisedWeight(parts=parts, modules=modules, place=place, **common)
         if rule is not None and rule.expert is not None and ids and rule.expert == ids[-1]:

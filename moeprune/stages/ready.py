@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from moeprune.checkpoint.own_code import is_own_code
 from moeprune.stages.decode_words import DecodeWords
 from moeprune.stages.identify import OpenModel, check_unchanged
 from moeprune.stages.journal import Journal
@@ -143,7 +144,9 @@ def ready(
         agree=work.crew.agree,
         on_story=on_story,
     )
-    how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    # Code that an export brings is run where it is what this moeprune writes.
+    trust = trust_remote_code or is_own_code(opened.index)
+    how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust}
     large = None
     if not work.spread:
         large = larger(opened, memory=memory, device=place, processes=launch.local_world, **how)
