@@ -34,19 +34,19 @@ class Ledger:
     rows: Sequence[Row]
     found: dict[str, WeightError] = field(default_factory=dict)
 
-    def by_map(self) -> dict[tuple[int, int, str], WeightError]:
-        """(row, id of the expert in the source, map) -> error, of what was written."""
-        return {
-            (at.row, at.expert, at.name): self.found[at.module]
-            for at in self.maps
-            if at.row is not None and at.expert is not None and at.module in self.found
-        }
-
     def by_expert(self) -> dict[tuple[int, int], WeightError]:
-        """(row, id of the expert in the source) -> error of all its maps together."""
+        """(row, id of the expert in the source) -> error of all its maps together.
+
+        An expert that the model has once for text and once for images is one. Idle experts, which
+        stay behind the others and never run, are none.
+        """
         sums: dict[tuple[int, int], WeightError] = {}
-        for (row, expert, _), error in self.by_map().items():
-            sums[row, expert] = sums.get((row, expert), _NOTHING) + error
+        stay = [frozenset(ids) for ids in self.keep]
+        for at in self.maps:
+            if at.row is None or at.expert not in stay[at.row] or at.module not in self.found:
+                continue
+            place = at.row, at.expert
+            sums[place] = sums.get(place, _NOTHING) + self.found[at.module]
         return sums
 
     def to_json(self) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class QuantisedAudit:
             yield f"{RECORD} does not state an error for each expert"
             return
         for (row, place), (error, norm) in sorted(self.ledger.errors.items()):
-            if place < len(self.keep[row]) and not _same(stated[row][place], error, norm):
+            if not _same(stated[row][place], error, norm):
                 yield (
                     f"layer {self.layout.layer_ids[row]} expert {place}: {RECORD} states a "
                     f"relative error of {stated[row][place]:.6g}, it is "

@@ -168,8 +168,9 @@ class QuantisedSource:
             return
         place = None
         if rule is not None and rule.expert is not None and not rule.follows:
-            idle = rule.expert - experts  # behind the kept ones
-            place = rule.row, (list(ids).index(rule.expert) if idle < 0 else len(ids) + idle)
+            numbers = {expert: number for number, expert in enumerate(ids)}
+            if rule.expert in numbers:  # an idle one never runs
+                place = rule.row, numbers[rule.expert]
         modules = (target.removesuffix(_WEIGHT),)
         yield QuantisedWeight(parts=parts, modules=modules, place=place, **common)
         if rule is not None and rule.expert is not None and ids and rule.expert == ids[-1]:

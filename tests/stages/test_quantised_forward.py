@@ -15,6 +15,7 @@ from uneven import uneven_plan
 
 import moeprune
 from moeprune.core.quantisation import SCHEMES, QuantOptions
+from moeprune.errors import UnsupportedModelError
 from moeprune.stages.verify import verify
 
 KEEP = [(0, 2, 3, 5, 6, 8, 9, 11), (1, 2, 3, 4, 7, 8, 10, 11), (0, 1, 2, 3, 4, 5, 6, 7)]
@@ -59,6 +60,37 @@ def test_logits_are_those_of_the_stored_numbers(
     body.pop("quantisation")
     (plain / "moeprune.json").write_text(json.dumps(body))
     assert verify(plain, source=source, forward=True).ok  # the same, but for the numbers
+
+
+@pytest.mark.parametrize("scheme", ["int8", "nf4"])
+def test_stacks_that_the_folders_code_merges(scheme: str, tmp_path: Path) -> None:
+    """GPT-OSS: gate and up take turns, and transformers has no conversion of single experts."""
+    source = small(tmp_path / "source", "gpt_oss", torch.float32, intermediate_size=64)
+    counts = moeprune.inspect(source)
+    keep = [[e for e in range(counts.num_experts) if e != row] for row in range(2)]
+    out = moeprune.export(
+        source, output=tmp_path / "out", plan=plan_keeping(source, keep), quantize=scheme
+    )
+    report = verify(out, source=source, forward=True, tolerance=1e-5)
+    assert report.ok, report.to_text()
+    code = (out / "modeling_moeprune.py").read_text()
+    (out / "modeling_moeprune.py").write_text(code + "\n")
+    report = verify(out, source=source, forward=True)
+    assert not report.ok and report.logits is None  # what is not ours is not run
+    (out / "modeling_moeprune.py").write_text(code)
+    (tmp_path / "text.txt").write_text("Bread wants flour, and flour wants a mill.\n")
+    stats = moeprune.calibrate(out, domains={"text": str(tmp_path / "text.txt")})
+    assert stats.model.num_experts == (counts.num_experts - 1,) * 2
+    shrunk = [list(range(4)), list(range(4))]
+    smaller = moeprune.export(out, output=tmp_path / "smaller", plan=plan_keeping(out, shrunk))
+    report = verify(smaller, source=out)
+    assert report.ok, report.to_text()
+    options = QuantOptions(scheme="int4", requantize=True, group_size=32)
+    again = moeprune.export(out, output=tmp_path / "again", quantize=options)
+    report = verify(again, source=out)
+    assert report.ok, report.to_text()
+    with pytest.raises(UnsupportedModelError, match="Verify without --forward"):
+        verify(again, source=out, forward=True)
 
 
 @pytest.mark.parametrize("form", ["pad", "per_layer"])
