@@ -51,7 +51,7 @@ class Part:
     around: str = ""
 
 
-MERGING, NF4 = "merging", "nf4"
+MERGING, NF4, LAYERED = "merging", "nf4", "layered"
 PARTS: Mapping[str, Part] = {
     # Single experts, for modules that hold all of a layer; and what transformers trips over.
     MERGING: Part(modules=("loading/decoding.py", "loading/merging.py"), around="merging_experts"),
@@ -68,6 +68,8 @@ PARTS: Mapping[str, Part] = {
         ),
         call="register_nf4()",
     ),
+    # Layers of different schemes.
+    LAYERED: Part(modules=("loading/decoding.py", "loading/layered.py"), call="register_layered()"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from moeprune.checkpoint.composing import MERGING
+from moeprune.checkpoint.composing import LAYERED, MERGING
 from moeprune.cli.text import size
 from moeprune.core.quantisation import MIXABLE, MIXED, PLAIN
 
@@ -48,6 +48,11 @@ def _needed(quantised: Quantised) -> list[str]:
     if MERGING in quantised.code:
         return [
             "transformers reads it with trust_remote_code=True: code of the folder joins experts"
+        ]
+    if LAYERED in quantised.code:
+        return [
+            "transformers reads layers of different schemes with trust_remote_code=True or after "
+            "'import moeprune'"
         ]
     if quantised.options.scheme == "nf4":
         code = "with trust_remote_code=True or " if quantised.code else ""

@@ -69,8 +69,9 @@ def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
         found = []
     elif len(set(quantisation.get("schemes", ()))) > 1:
         found = [
-            "Layers are stored in different ways. transformers 5 reads them after `import "
-            "moeprune`, with the package compressed-tensors; otherwise loading fails."
+            "Layers are stored in different ways. transformers 5 reads them, with the package "
+            "compressed-tensors, by the code of this folder, or without `trust_remote_code=True` "
+            "after `import moeprune`; otherwise loading fails."
         ]
     else:
         found = ["transformers needs the package compressed-tensors to read the experts."]

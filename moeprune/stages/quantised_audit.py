@@ -104,7 +104,13 @@ class QuantisedAudit:
         }
         settings = self.export.config.get("quantization_config")
         method = settings.get("quant_method") if isinstance(settings, dict) else None
-        return reading_code(self.expected.source.config, self.layout, rows, method=str(method))
+        return reading_code(
+            self.expected.source.config,
+            self.layout,
+            rows,
+            method=str(method),
+            schemes=self.record.schemes,
+        )
 
     def reference(self) -> Reference:
         """What the export should compute: the source with the export's numbers.

@@ -92,6 +92,7 @@ def quantised(
             layout,
             {layout.tensors[edits[at.edit].source].row for at in chosen if at.part == EXPERT},
             method=settings["quant_method"],
+            schemes=layers.schemes if layers else (),
         ),
     )
 

@@ -6,14 +6,19 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from moeprune.architectures import family_names, needs_merging
-from moeprune.checkpoint.composing import MERGING, NF4
+from moeprune.checkpoint.composing import LAYERED, MERGING, NF4
 from moeprune.checkpoint.own_code import brings_code, check_plain_code
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError
 
 
 def reading_code(
-    config: Mapping[str, Any], layout: MoeLayout, rows: Collection[int], *, method: str
+    config: Mapping[str, Any],
+    layout: MoeLayout,
+    rows: Collection[int],
+    *,
+    method: str,
+    schemes: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Parts of ``checkpoint.composing.PARTS``.
 
@@ -22,6 +27,7 @@ def reading_code(
         layout: of the source.
         rows: those whose experts are quantised.
         method: ``quant_method`` of the scheme.
+        schemes: of the layers, with ``mixed``.
 
     Raises:
         UnsupportedModelError: nobody knows how the experts would be read, or the model brings code
@@ -41,4 +47,6 @@ def reading_code(
     # A model with code of its own keeps it, and needs "import moeprune" for its experts.
     if method == "bitsandbytes" and not brings_code(config):
         parts += (NF4,)
+    if len({*schemes}) > 1 and not parts and not brings_code(config):
+        parts = (LAYERED,)
     return parts

@@ -1,5 +1,6 @@
 """Files whose layers have different schemes, in transformers with moeprune imported."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from dequantised import write_reference
+from forked import run
 from plans import plan_keeping
 from tiny import VOCAB, tiny_checkpoint
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
@@ -14,6 +16,7 @@ from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 import moeprune
 from moeprune.core.quantisation import LayerSchemes
 
+LOADING = Path(__file__).parent.parent / "quantised_loading.py"
 IDS = torch.arange(40).reshape(2, 20) % VOCAB
 
 
@@ -47,6 +50,19 @@ def test_every_layer_is_read_in_its_scheme(schemes: tuple[str, ...], tmp_path: P
     model.save_pretrained(tmp_path / "again")
     again = load(tmp_path / "again").state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in again.items())
+
+
+def test_the_folder_brings_the_reader(tmp_path: Path) -> None:
+    source = tiny_checkpoint("qwen3_moe", tmp_path / "source")
+    out = mixed(source, tmp_path / "out", "int8", "none", "int4")
+    record = json.loads((out / "moeprune.json").read_text())["quantisation"]
+    assert record["code"] == ["layered"] and "import moeprune" in (out / "README.md").read_text()
+    reference = write_reference(out, tmp_path / "reference")
+    ended = run([LOADING, out, reference, "--trust"])  # a process without moeprune
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1])["difference"] < 1e-5
+    report = moeprune.verify(out, source=source, forward=True)
+    assert report.ok, report.to_text()
 
 
 def test_one_scheme_is_left_to_transformers(tmp_path: Path) -> None:
