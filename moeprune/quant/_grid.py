@@ -44,7 +44,7 @@ NF4 = np.array(
 
 
 BITS = {"int8": 8, "int4": 4}
-_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _TYPES = {
     "weight_packed": ("I32",),
     "weight_scale": ("BF16", "F16", "F32"),
@@ -234,5 +234,5 @@ def loaded_values(scheme: str, parts: Mapping[str, Raw]) -> Values:
     if scheme in BITS:
         return to_dtype(values, parts["weight_scale"].info.dtype)
     if scheme == "nf4":
-        return to_dtype(values, _NAMES[str(nf4_state(parts)["dtype"])])
+        return to_dtype(values, NAMES[str(nf4_state(parts)["dtype"])])
     return values

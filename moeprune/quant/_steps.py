@@ -6,6 +6,7 @@ source's, but for what dividing by a scale in the source's type may round.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from moeprune.quant._grid import BITS, NF4, Grid, Values, grid_of, layout_problem, stored_names
+from moeprune.quant._grid import (
+    BITS,
+    NAMES,
+    NF4,
+    Grid,
+    Values,
+    grid_of,
+    layout_problem,
+    stored_names,
+)
 from moeprune.quant._numbers import Raw, absmax, nf4_state, numbers
 
 # Half a unit in the last place, relative: what one operation in the type rounds.
 _ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-11, "F32": 2.0**-24, "F64": 2.0**-24}
 _SLACK = 1e-6
+_STATE = {"quant_type", "blocksize", "dtype", "shape"}
+_NESTED_STATE = {"nested_blocksize", "nested_dtype", "nested_offset"}
 _SMALLEST = {"BF16": 2.0**-133, "F16": 2.0**-24, "F32": 2.0**-149}
 
 
@@ -90,7 +102,9 @@ def _problems(
     scale = grid.scale
     if scheme == "nf4":
         yield from _nf4_problems(parts, largest, dtype)
-        scale = largest  # by which numbers were divided, also where it is quantised afterwards
+        # By this numbers were divided, also where it is quantised afterwards; a reciprocal of
+        # less would be infinite.
+        scale = np.maximum(largest, np.float32(1e-38))
     else:
         name = "weight_scale_inv" if scheme == "fp8" else "weight_scale"
         kind = parts[name].info.dtype
@@ -138,15 +152,16 @@ def _far(grid: Grid, arranged: Values, scale: Values, dtype: str) -> Iterator[st
 
 def _nf4_problems(parts: Mapping[str, Raw], largest: Values, dtype: str) -> Iterator[str]:
     state = nf4_state(parts)
+    nested = "weight.nested_absmax" in parts
+    due_keys = _STATE | (_NESTED_STATE if nested else set())
+    if set(state) != due_keys or state["dtype"] not in NAMES:
+        yield f"has a quant_state {json.dumps(state)}, which bitsandbytes does not read"
+        return
     if state.get("quant_type") != "nf4":
         yield f"states quant_type {state.get('quant_type')!r}, not 'nf4'"
     # Kernels have the numbers of NF4 in themselves and do not read this table.
     if not np.array_equal(numbers(parts["weight.quant_map"]).astype(np.float32), NF4):
         yield "has a quant_map that is not NF4's"
-    nested = "weight.nested_absmax" in parts
-    if nested != ("nested_offset" in state):
-        yield "has scales that are quantised, and states none that would undo it, or the reverse"
-        return
     have, due = absmax(parts, state).astype(np.float32), largest.reshape(-1)
     if not nested:
         if not np.array_equal(have, due):
@@ -182,9 +197,9 @@ def _nested_problems(
     ):
         yield "has a nested_absmax that is not the largest of its scales"
         return
-    table = np.sort(numbers(parts["weight.nested_quant_map"]).astype(np.float32))
-    if table.size != 256 or table[0] < -1 or table[-1] != 1:
-        yield "has a nested_quant_map that is no table of 256 numbers up to 1"
+    table = numbers(parts["weight.nested_quant_map"]).astype(np.float32)
+    if table.shape != (256,) or not np.allclose(table, _dynamic(), rtol=1e-5, atol=0):
+        yield "has a nested_quant_map that is not bitsandbytes'"
         return
     ratio = np.clip(rest[: due.size] / np.repeat(nested, size)[: due.size], -1, 1)
     right = np.clip(np.searchsorted(table, ratio), 1, 255)
@@ -196,6 +211,16 @@ def _nested_problems(
     if wrong.any():
         at = int(np.argmax(wrong))
         yield f"has a quantised absmax of {have[at]:.6g} where {due[at]:.6g} is the largest"
+
+
+def _dynamic() -> Values:
+    """The numbers of eight bits with a dynamic exponent: decades, cut in 1, 2, 4, … equal parts."""
+    found = [0.0, 1.0]
+    for parts in range(7):
+        edges = np.linspace(0.1, 1, 2**parts + 1)
+        middles = 10.0 ** (parts - 6) * (edges[:-1] + edges[1:]) / 2
+        found += [*middles, *-middles]
+    return np.sort(np.array(found)).astype(np.float32)
 
 
 def relative(error_sq: float, norm_sq: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -81,6 +82,31 @@ def test_one_changed_value_is_found(name: str) -> None:
         assert "\n" not in found.problem
         seen += 1
     assert seen >= 6
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4-nested"])
+def test_what_bitsandbytes_reads_beside_the_numbers(name: str) -> None:
+    """A key or a type that it does not know, and a number of a table that no scale uses."""
+    scheme, group, write = CASES[name]
+    source = weight(torch.float32)
+    stored, _ = write(source)
+    (key,) = [one for one in stored if "quant_state" in one]
+    state = json.loads(bytes(stored[key].tolist()))
+    told = [{(k if k != old else f"{old}_"): v for k, v in state.items()} for old in state]
+    told += [{k: v for k, v in state.items() if k != old} for old in state]
+    told += [{**state, "more": 1}, {**state, "dtype": "f32"}, {**state, "quant_type": "fp4"}]
+    changed = [{**stored, key: torch.tensor(list(json.dumps(body).encode()))} for body in told]
+    if name == "nf4-nested":
+        table = stored["weight.nested_quant_map"]
+        for place in (1, 100, 128, 254):
+            made = table.clone()
+            made[place] *= 1 + 2**-10
+            changed.append({**stored, "weight.nested_quant_map": made})
+    for one in changed:
+        one[key] = one[key].to(torch.uint8)
+        found = judged(scheme, raws(one), source.numpy(), dtype="F32", group_size=group)
+        assert found.problem
+    assert not judged(scheme, raws(stored), source.numpy(), dtype="F32", group_size=group).problem
 
 
 @pytest.mark.parametrize("name", CASES)
