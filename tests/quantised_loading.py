@@ -1,43 +1,43 @@
-"""Compare two checkpoints in a process that never imports moeprune, as any user loads them.
+"""Compare checkpoints in a process that never imports moeprune, as any user loads them.
 
-``python quantised_loading.py EXPORT REFERENCE [--trust] [--stored]``: prints the largest difference
-of the logits, and the largest logit.
+``python quantised_loading.py [--trust] [--stored] EXPORT REFERENCE [EXPORT REFERENCE …]`` prints a
+line a pair: the largest difference of their logits, over the largest logit where that exceeds 1.
 """
 
 from __future__ import annotations
 
-import json
 import sys
+from typing import Any
+
+
+def logits_of(folder: str, options: list[str]) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    ids = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(3))
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype="auto" if "--stored" in options else torch.float32,
+        trust_remote_code="--trust" in options,
+        output_loading_info=True,
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not report[kind], (folder, kind, sorted(report[kind])[:5])
+    with torch.no_grad():
+        return model.eval()(ids).logits.double()
 
 
 def main() -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    export, reference, *options = sys.argv[1:]
-    ids = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(3))
-    logits = []
-    for folder in (export, reference):
-        trust = "--trust" in options
-        dtype = "auto" if "--stored" in options else torch.float32
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=trust, output_loading_info=True
-        )
-        assert not report["missing_keys"], sorted(report["missing_keys"])[:5]
-        assert not report["unexpected_keys"], sorted(report["unexpected_keys"])[:5]
-        assert not report["mismatched_keys"], sorted(report["mismatched_keys"])[:5]
-        with torch.no_grad():
-            logits.append(model.eval()(ids).logits.double())
+    options = [word for word in sys.argv[1:] if word.startswith("--")]
+    folders = [word for word in sys.argv[1:] if not word.startswith("--")]
+    for export, reference in zip(folders[::2], folders[1::2], strict=True):
+        mine, theirs = (logits_of(folder, options) for folder in (export, reference))
+        largest = max(1.0, float(theirs.abs().max()))
+        print(float((mine - theirs).abs().max()) / largest)
     assert "moeprune" not in sys.modules
-    print(
-        json.dumps(
-            {
-                "difference": float((logits[0] - logits[1]).abs().max()),
-                "largest": float(logits[1].abs().max()),
-            }
-        )
-    )
 
 
 if __name__ == "__main__":
