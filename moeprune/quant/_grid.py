@@ -224,14 +224,20 @@ def grid_of(scheme: str, parts: Mapping[str, Raw]) -> Grid:
     return int_grid(parts, BITS[scheme])
 
 
-def loaded_values(scheme: str, parts: Mapping[str, Raw]) -> Values:
+def loaded_values(scheme: str, parts: Mapping[str, Raw], *, natively: bool) -> Values:
     """The matrix (out, in) that loaders make of what a scheme stores, float32.
 
-    They multiply in the type that is stored: of integers, that of the scales, of NF4 the one that
-    is noted beside the weight; FP8 has float32.
+    transformers' own multiply in the type that is stored: of integers, that of the scales, of NF4
+    the one that is noted beside the weight; FP8 has float32. moeprune's reader of integers
+    multiplies in float32.
+
+    Args:
+        scheme: that it is stored in.
+        parts: suffix -> tensor, as they lie in the export.
+        natively: whether transformers reads integers by itself.
     """
     values = grid_of(scheme, parts).values
-    if scheme in BITS:
+    if scheme in BITS and natively:
         return to_dtype(values, parts["weight_scale"].info.dtype)
     if scheme == "nf4":
         return to_dtype(values, NAMES[str(nf4_state(parts)["dtype"])])

@@ -29,6 +29,9 @@ PLACES = (
 )
 SCALES = ("weight_global_scale", "weight_scale")
 
+# A target that is no module's: with it, a file says that its layers are not all of one scheme.
+NO_LAYER = "experts[.]of[.]no[.]layer"
+
 # What transformers' conversion of experts does not read, though the numbers depend on it.
 _UNREAD = {
     "weight_zero_point": "ignores the zero points of asymmetric experts",
@@ -49,17 +52,22 @@ def requires(name: str, info: TensorInfo) -> Iterable[tuple[str, ...]]:
 def not_loaded(
     settings: Mapping[str, Any], tensors: Mapping[str, TensorInfo], experts: Collection[str]
 ) -> str | None:
-    """Companions that are ignored, formats without a reader, and several schemes."""
+    """Companions that are ignored, formats without a reader, and several schemes.
+
+    Integers of several layers' own schemes, and plain experts beside them, moeprune's reader loads.
+    """
     for name in experts:
         last = name.rpartition(".")[2]
         if last in _UNREAD:
             return f"transformers {_UNREAD[last]} ({name})"
         if last == "weight" and tensors[name].dtype == "I8":
             return f"transformers does not load INT8 experts that are not packed ({name})"
-    packed = any(name.endswith(".weight_packed") for name in experts)
+    packed = {tensors[name].dtype for name in experts if name.endswith(".weight_packed")}
     plain = next((name for name in experts if name.endswith(".weight")), None)
-    if packed and plain is not None:
+    if packed - {"I32"} and plain is not None:
         return f"transformers does not load packed experts where some are not packed ({plain})"
+    if (packed == {"I32"} and plain is not None) or _is_layered(settings):
+        return None
     return _several_schemes(settings, tensors, experts)
 
 
@@ -72,6 +80,14 @@ def bits_of(module: str, settings: Mapping[str, Any]) -> int | None:
     weights = group.get("weights") if isinstance(group, dict) else None
     bits = weights.get("num_bits") if isinstance(weights, dict) else None
     return bits if type(bits) is int and bits > 0 else None
+
+
+def _is_layered(settings: Mapping[str, Any]) -> bool:
+    """Whether the file says that its layers differ, as exports of moeprune do."""
+    groups = settings.get("config_groups")
+    return isinstance(groups, dict) and any(
+        NO_LAYER in target for group in groups.values() for target in _targets(group)
+    )
 
 
 def _several_schemes(

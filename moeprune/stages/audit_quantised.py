@@ -162,11 +162,12 @@ class QuantisedWeight:
                     yield f"{module}: {found.problem} (it is made of {self.source})"
                 self.ledger.add(self.place, self.part, found, map_weight.size)
 
-    def decoded(self, theirs: Reads) -> list[npt.NDArray[np.float32]]:
+    def decoded(self, theirs: Reads, *, natively: bool) -> list[npt.NDArray[np.float32]]:
         """The numbers of its maps in the export, as loaders read them.
 
         Args:
             theirs: the export, which has passed :meth:`problems`.
+            natively: whether transformers reads them by itself.
         """
         found = []
         for module in self.modules:
@@ -174,7 +175,7 @@ class QuantisedWeight:
             values = (
                 weight_values(stored, {})
                 if self.scheme == PLAIN
-                else loaded_values(self.scheme, stored)
+                else loaded_values(self.scheme, stored, natively=natively)
             )
             assert values is not None
             found.append(values)

@@ -123,7 +123,8 @@ class QuantisedAudit:
                 f"{self.expected.source.path} is an export that loads by code of its own, with "
                 "which its numbers cannot be replaced. Verify without --forward."
             )
-        return Reference.of(self.expected)
+        own_reader = bool(self.code()) or len(set(self.record.schemes)) > 1
+        return Reference.of(self.expected, natively=not own_reader)
 
     def problems(self) -> Iterator[str]:
         """What does not hold of the whole, one line each; after all weights were looked at."""

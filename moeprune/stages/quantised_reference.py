@@ -52,8 +52,13 @@ class Reference:
     without: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, expected: QuantisedSource) -> Reference:
-        """Of an export that passed the comparison of its tensors."""
+    def of(cls, expected: QuantisedSource, *, natively: bool) -> Reference:
+        """Of an export that passed the comparison of its tensors.
+
+        Args:
+            expected: what is due of each tensor.
+            natively: whether transformers reads its weights by itself.
+        """
         made = cls()
         for stored, weights in expected.weights(Ledger()):
             changed = [
@@ -63,19 +68,22 @@ class Reference:
             ]
             if changed or stored.quantised:
                 made.without |= set(stored.parts.values())
-                made.replaced[stored.plain] = partial(_values, expected, stored, changed)
+                made.replaced[stored.plain] = partial(_values, expected, stored, changed, natively)
         return made
 
 
 def _values(
-    expected: QuantisedSource, stored: StoredWeight, made: Sequence[QuantisedWeight]
+    expected: QuantisedSource,
+    stored: StoredWeight,
+    made: Sequence[QuantisedWeight],
+    natively: bool,
 ) -> Array:
     """One tensor of the source, with the numbers of the export where it has some."""
     mine, theirs = Files(expected.source), Files(expected.export)
     rule = expected.layout.tensors.get(stored.name)
     if rule is None or rule.axis is None:
         if made:
-            return made[0].decoded(theirs)[0]
+            return made[0].decoded(theirs, natively=natively)[0]
         return _own(expected, stored, None, mine)
     split = expected.split_of(stored)
     assert split is not None, "else it could not be quantised"
@@ -84,10 +92,9 @@ def _values(
     for expert in range(expected.layout.num_experts[rule.row]):
         slab = _own(expected, stored, expert, mine)
         if expert in by_expert:
-            for view, numbers in zip(
-                split.cut(slab), by_expert[expert].decoded(theirs), strict=True
-            ):
-                view[...] = numbers
+            numbers = by_expert[expert].decoded(theirs, natively=natively)
+            for view, one in zip(split.cut(slab), numbers, strict=True):
+                view[...] = one
         slabs.append(_arranged(slab, stored, split))
     whole = np.stack(slabs)
     return whole.reshape(-1, *whole.shape[2:]) if rule.block > 1 else whole

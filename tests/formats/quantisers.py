@@ -325,6 +325,9 @@ LOADED: dict[str, Format] = {
     ),
 }
 
+LOADED["ct-pack-partly"] = Format(
+    int4_group, ct("pack-quantized", num_bits=4, strategy="group", group_size=32), "ignore"
+)
 LOADED["bitsandbytes-nf4"] = Format(
     nf4,
     {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": SKIP},
@@ -334,12 +337,6 @@ LOADED["bitsandbytes-nf4"] = Format(
 
 # Formats that other runtimes read; and the words with which running them here is refused.
 OTHERS: dict[str, tuple[Format, str]] = {
-    "ct-pack-partly": (
-        Format(
-            int4_group, ct("pack-quantized", num_bits=4, strategy="group", group_size=32), "ignore"
-        ),
-        "where some are not packed",
-    ),
     "ct-nvfp4": (
         Format(nvfp4, ct("nvfp4-pack-quantized", **TENSOR), "ignore"),
         "global scales",

@@ -19,7 +19,7 @@ from moeprune.quant._numbers import numbers, spread
 from moeprune.stages.identify import open_model
 from moeprune.stages.numbers import check_numbers, stored_square
 
-READ = [*LOADED, "ct-pack-partly", "ct-nvfp4", "ct-int8", "modelopt-fp8"]
+READ = [*LOADED, "ct-nvfp4", "ct-int8", "modelopt-fp8"]
 
 
 @pytest.mark.parametrize("name", READ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tiny import tiny_checkpoint
 from uneven import uneven_plan
 
 import moeprune
-from moeprune.core.quantisation import SCHEMES, QuantOptions
+from moeprune.core.quantisation import SCHEMES, LayerSchemes, QuantOptions
 from moeprune.errors import UnsupportedModelError
 from moeprune.stages.verify import verify
 
@@ -65,7 +66,7 @@ def test_logits_are_those_of_the_stored_numbers(
 @pytest.mark.parametrize("scheme", ["int8", "nf4"])
 def test_stacks_that_the_folders_code_merges(scheme: str, tmp_path: Path) -> None:
     """GPT-OSS: gate and up take turns, and transformers has no conversion of single experts."""
-    source = small(tmp_path / "source", "gpt_oss", torch.float32, intermediate_size=64)
+    source = small(tmp_path / "source", "gpt_oss", torch.bfloat16, intermediate_size=64)
     counts = moeprune.inspect(source)
     keep = [[e for e in range(counts.num_experts) if e != row] for row in range(2)]
     out = moeprune.export(
@@ -91,6 +92,17 @@ def test_stacks_that_the_folders_code_merges(scheme: str, tmp_path: Path) -> Non
     assert report.ok, report.to_text()
     with pytest.raises(UnsupportedModelError, match="Verify without --forward"):
         verify(again, source=out, forward=True)
+
+
+def test_a_scheme_for_every_layer(tmp_path: Path) -> None:
+    source = small(tmp_path / "source", "qwen3_moe", torch.bfloat16)
+    layers = LayerSchemes(schemes=("int8", "none", "int4"), group_sizes={"int8": 64, "int4": 32})
+    plan = replace(plan_keeping(source, KEEP), quantize=layers)
+    out = moeprune.export(source, output=tmp_path / "out", plan=plan)
+    report = verify(out, source=source, forward=True, tolerance=1e-5)
+    assert report.ok, report.to_text()
+    (tmp_path / "text.txt").write_text("Bread wants flour, and flour wants a mill.\n")
+    assert moeprune.calibrate(out, domains={"text": str(tmp_path / "text.txt")}).domains
 
 
 @pytest.mark.parametrize("form", ["pad", "per_layer"])
