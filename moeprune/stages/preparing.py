@@ -116,6 +116,7 @@ def prepare(
     }
     config_text = edit_json_text(index.config_text, changes)
     notes = tuple(filter(None, [next_token.warning(count=count), again.warning if again else ""]))
+    notes += made.warnings if made else ()
     inexact = routed.warnings(opened.layout, keep)
     telling = Telling(
         opened=opened,

@@ -124,6 +124,7 @@ class Quantised:
         padding: bytes that quantising takes from padded experts.
         errors: filled while the weights are written.
         code: parts that the folder's model code must hold, see ``checkpoint.composing.PARTS``.
+        warnings: what whoever loads it must know, one line each.
     """
 
     edits: tuple[TensorEdit, ...]
@@ -136,6 +137,7 @@ class Quantised:
     errors: Ledger
     layers: LayerSchemes | None = None
     code: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def size(self, plain: Mapping[str, Any]) -> dict[str, Any]:
         """What moeprune.json says under ``size``.

@@ -87,6 +87,7 @@ def quantised(
         padding=padding_bytes(before, chosen)
         - sum(nbytes[at.module] for at in chosen if _is_padding(at)),
         errors=errors,
+        warnings=found.caveats,
         code=reading_code(
             index.config,
             layout,

@@ -26,11 +26,13 @@ class Schemes:
         of: module -> its scheme; a module that is not in it stays as it is.
         told: scheme -> what it is told.
         layers: the scheme of every layer, where they differ; None: all have one.
+        caveats: what whoever loads the weights must know, one line each.
     """
 
     of: Mapping[str, str]
     told: Mapping[str, SchemeOptions]
     layers: LayerSchemes | None = None
+    caveats: tuple[str, ...] = ()
 
     @classmethod
     def for_maps(
@@ -62,7 +64,7 @@ class Schemes:
             rows = [layout.tensors[edits[at.edit].source].row for at in maps]
             each = [layers.schemes[row] for row in rows]
             of = {at.module: own for at, own in zip(maps, each, strict=True) if own != PLAIN}
-        told = {}
+        told, caveats = {}, []
         for scheme in dict.fromkeys(of.values()):
             wanted = options.group_size if layers is None else layers.group_sizes[scheme]
             shapes = {at.shape for at in maps if of.get(at.module) == scheme}
@@ -71,7 +73,9 @@ class Schemes:
                 double_quant=options.double_quant,
                 dtype=dtype_of(maps, config),
             )
-        return cls(of=of, told=told, layers=layers)
+            if hasattr(quant.scheme(scheme), "caveat"):
+                caveats.append(quant.scheme(scheme).caveat(shapes, told[scheme]))
+        return cls(of=of, told=told, layers=layers, caveats=tuple(filter(None, caveats)))
 
     def settings(self, modules: Sequence[str]) -> dict[str, Any]:
         """``quantization_config`` of config.json.

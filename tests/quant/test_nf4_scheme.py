@@ -182,17 +182,27 @@ def test_numbers_that_are_not_finite_are_refused(double, bad):
     [
         ([(768, 2048), (2048, 768)], None, 64),
         ([(48, 34), (6, 32)], None, 32),
-        ([(64, 64)], 128, 128),
+        ([(64, 128)], 128, 128),
+        ([(128, 96), (96, 128)], None, 32),
+        ([(64, 48), (48, 64)], None, 64),
     ],
 )
 def test_the_block_divides_every_weight(shapes, wanted, expected):
     assert nf4.group_size(shapes, wanted) == expected
 
 
+def test_blocks_that_span_outputs_are_told_of():
+    shapes = {(64, 48), (48, 64)}
+    options = SchemeOptions(group_size=nf4.group_size(shapes, None))
+    assert "no block divides 48 inputs, so blocks of 64 numbers" in nf4.caveat(shapes, options)
+    assert nf4.caveat({(64, 64)}, options) is None
+
+
 @pytest.mark.parametrize(
     ("shape", "wanted", "said"),
     [
-        ((64, 64), 48, "64 inputs cannot be written as nf4 with group size 48"),
+        ((64, 64), 48, "64 inputs cannot be written as nf4 with group size 48. Pass .* 64 or 32."),
+        ((64, 64), 128, "64 inputs cannot be written as nf4 with group size 128"),
         ((5, 6), None, "5 outputs and 6 inputs cannot be written as nf4 with group sizes"),
         ((64, 33), None, "33 inputs"),
     ],

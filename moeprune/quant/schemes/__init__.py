@@ -16,6 +16,8 @@ A weight is a matrix (out, in). A file of this folder is one scheme. It defines
                 the model's type: the numbers of the weight in order, in runs that stay in the
                 cache: float32 tensors of any shape, of which one lasts until the next
 ``decode``      ``decode(parts, shape, options)``: the same as one float32 torch tensor (out, in)
+``caveat``      may be missing; ``caveat(shapes, options)``: what whoever loads such weights must
+                know, in one line, or None
 ``settings``    ``settings(written)``: ``quantization_config`` of config.json; ``written`` is a
                 :class:`moeprune.quant.Written`
 ==============  ================================================================================

@@ -64,23 +64,49 @@ VALUES = np.array(
 
 
 def group_size(shapes: Collection[tuple[int, ...]], wanted: int | None) -> int:
-    """``wanted``, or 64, or 32 where 64 does not divide every weight.
+    """``wanted``, or the first of 64 and 32 that divides the inputs of every weight.
+
+    Where neither does, blocks go on from one output to the next: :func:`caveat`.
 
     Args:
         shapes: (out, in) of every weight.
         wanted: what was asked for, or None.
 
     Raises:
-        UnsupportedModelError: a size that bitsandbytes does not have, or that leaves a rest.
+        UnsupportedModelError: a size that bitsandbytes does not have, that does not divide the
+            inputs, or without one asked for, that leaves a rest.
     """
+    inside = [size for size in _SIZES if all(shape[1] % size == 0 for shape in shapes)]
+    if wanted is None and inside:
+        return inside[0]
     return first_that_fits(
         shapes,
         wanted,
         scheme="nf4",
         sizes=_SIZES,
         fits=lambda shape, size: (
-            size in _ACCEPTED and shape[1] % 2 == 0 and shape[0] * shape[1] % size == 0
+            size in _ACCEPTED
+            and shape[1] % 2 == 0
+            and (shape[1] if wanted else shape[0] * shape[1]) % size == 0
         ),
+    )
+
+
+def caveat(shapes: Collection[tuple[int, ...]], options: SchemeOptions) -> str | None:
+    """What whoever loads the weights must know, in one line; None: nothing.
+
+    Args:
+        shapes: (out, in) of every weight.
+        options: with which they are written.
+    """
+    size = options.group_size
+    odd = [shape[1] for shape in sorted(shapes) if shape[1] % size]
+    if not odd:
+        return None
+    return (
+        f"nf4: no block divides {odd[0]} inputs, so blocks of {size} numbers span outputs. "
+        "bitsandbytes 0.50 reads such weights wrongly on processors with AVX-512, and rightly on "
+        "GPUs; moeprune's loader reads them rightly everywhere."
     )
 
 
