@@ -61,14 +61,15 @@ class Exported:
     @property
     def reference(self) -> str:
         """What it should compute, in words."""
-        changed = ["with the removed experts masked"] if self.plan is not None else []
+        removed = self.plan is not None and self.plan.num_removed > 0
+        changed = ["with the removed experts masked"] if removed else []
         if self.policy is not None:
             changed.append(f"with k1 = {self.policy.k1} and k2 = {self.policy.k2} applied")
         if self.gain is not None:
             changed.append(f"with k1 = {self.gain.k1} and each layer's gain applied")
         if self.quantisation is not None:
             changed.insert(0, "with its numbers as the export stores them")
-        return f"the source {' and '.join(changed)}"
+        return f"the source {' and '.join(changed)}".rstrip()
 
     def check_source(self, facts: ModelFacts) -> None:
         """Check that it was made from this model.

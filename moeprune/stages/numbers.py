@@ -62,7 +62,8 @@ def stored_square(
     """Sum of the squares of one expert's weights as the files hold them; None if not readable."""
     modules: dict[str, dict[str, Raw]] = {}
     for name, rule in layout.tensors.items():
-        if rule.role != "expert" or rule.row != row or rule.follows:
+        # Further sets of experts (those for images) lie in modules of their own.
+        if rule.role != "expert" or rule.row != row or rule.follows or rule.shift:
             continue
         if rule.expert is not None and rule.expert != expert:
             continue
