@@ -24,6 +24,7 @@ __all__ = [
     "is_own_code",
     "modeling_text",
     "own_code_changes",
+    "own_merged",
     "own_policy",
 ]
 
@@ -51,6 +52,15 @@ _WRAPPER_CLASSES = {
 def brings_code(config: Mapping[str, Any]) -> list[str]:
     """Names in ``auto_map`` of the model's own code, beside a tokenizer's."""
     return [name for name in _auto_map(config) if not name.startswith("AutoTokenizer")]
+
+
+def own_merged(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What an export's own code merges single experts into, if it does that and nothing else."""
+    block = config.get(BLOCK)
+    if not isinstance(block, Mapping) or set(block) != {"format", "merged"}:
+        return None
+    merged = block["merged"]
+    return merged if isinstance(merged, Mapping) else None
 
 
 def check_plain_code(config: Mapping[str, Any], *, option: str) -> None:

@@ -7,7 +7,7 @@ can choose. With k₁ and k₂, an export of any form carries code too, see ``re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from moeprune.checkpoint.audit import same_value
 from moeprune.checkpoint.composing import MERGING
 from moeprune.checkpoint.edits import TensorEdit
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.own_code import MODELING_FILE, modeling_text, own_code_changes
+from moeprune.checkpoint.own_code import MODELING_FILE, modeling_text, own_code_changes, own_merged
 from moeprune.checkpoint.padding import check_paddable, padded_edits
 from moeprune.checkpoint.per_layer import check_following, check_per_layer
 from moeprune.core.facts import ModelFacts
@@ -167,8 +167,14 @@ def form_config(
         keep,
         counts=form == PER_LAYER,
         policy=policy,
-        merged=merged_tensors(layout) if MERGING in parts else None,
+        merged=_merged(index, layout) if MERGING in parts else None,
     )
+
+
+def _merged(index: CheckpointIndex, layout: MoeLayout) -> Mapping[str, Any]:
+    """What single experts become; an export that is quantised once more has them already."""
+    ours = own_merged(index.config)
+    return merged_tensors(layout) if ours is None else ours
 
 
 def form_texts(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprune.checkpoint.index import CheckpointIndex
+from moeprune.checkpoint.own_code import is_own_code
 from moeprune.core.layout import MoeLayout
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
@@ -65,11 +66,15 @@ def compare_forward(
     from moeprune.observe.load import load_causal_lm, load_tokenizer
     from moeprune.observe.replaced import load_replaced
 
+    # An export of ours may be what was pruned; code is run where it is ours, byte for byte.
+    own_code = own_code or is_own_code(CheckpointIndex.open(out))
+    of_source = trust_remote_code or is_own_code(source)
+
     def loaded(path: Path, *, trust: bool) -> Any:
         return load_causal_lm(path, dtype=dtype, device=device, trust_remote_code=trust)
 
     if other is None:
-        full = loaded(source.path, trust=trust_remote_code)
+        full = loaded(source.path, trust=of_source)
         check_numbers(source, layout, full)
     else:
         full = load_replaced(
@@ -79,13 +84,13 @@ def compare_forward(
             without=other.without,
             dtype=dtype,
             device=device,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=of_source,
         )
     vocabulary = int(full.get_input_embeddings().num_embeddings)
     prompts: Sequence[Sequence[int]]
     folder = source.path
     if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file():
-        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(folder, trust_remote_code=of_source)
         prompts = [ids for text in PROMPTS if (ids := tokenizer(text)["input_ids"])]
     else:
         prompts = random_prompts(vocabulary, count=len(PROMPTS), length=24, seed=0)

@@ -83,7 +83,7 @@ def _values(
     rule = expected.layout.tensors.get(stored.name)
     if rule is None or rule.axis is None:
         if made:
-            return made[0].decoded(theirs, natively=natively)[0]
+            return _unscaled(made[0], theirs, natively=natively)[0]
         return _own(expected, stored, None, mine)
     split = expected.split_of(stored)
     assert split is not None, "else it could not be quantised"
@@ -92,12 +92,17 @@ def _values(
     for expert in range(expected.layout.num_experts[rule.row]):
         slab = _own(expected, stored, expert, mine)
         if expert in by_expert:
-            numbers = by_expert[expert].decoded(theirs, natively=natively)
+            numbers = _unscaled(by_expert[expert], theirs, natively=natively)
             for view, one in zip(split.cut(slab), numbers, strict=True):
                 view[...] = one
         slabs.append(_arranged(slab, stored, split))
     whole = np.stack(slabs)
     return whole.reshape(-1, *whole.shape[2:]) if rule.block > 1 else whole
+
+
+def _unscaled(made: QuantisedWeight, theirs: Files, *, natively: bool) -> list[Array]:
+    """The export's numbers without a gain that is folded in: the reference's routers apply it."""
+    return [one / np.float32(made.factor) for one in made.decoded(theirs, natively=natively)]
 
 
 def _own(expected: QuantisedSource, stored: StoredWeight, expert: int | None, mine: Files) -> Array:

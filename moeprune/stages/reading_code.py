@@ -7,7 +7,7 @@ from typing import Any
 
 from moeprune.architectures import family_names, needs_merging
 from moeprune.checkpoint.composing import LAYERED, MERGING, NF4
-from moeprune.checkpoint.own_code import brings_code, check_plain_code
+from moeprune.checkpoint.own_code import brings_code, check_plain_code, own_merged
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError
 
@@ -40,12 +40,15 @@ def reading_code(
             f"{layout.model_type!r}, which would say how transformers reads them one by one. "
             "Export without --quantize, or add the family's file (docs/extend.md)."
         )
-    parts: tuple[str, ...] = ()
-    if needs_merging(config.get("model_type"), layout, method=method, stacked=stacked is not None):
+    ours = own_merged(config) is not None  # an export that is quantised once more
+    parts: tuple[str, ...] = (MERGING,) if ours else ()
+    if not ours and needs_merging(
+        config.get("model_type"), layout, method=method, stacked=stacked is not None
+    ):
         check_plain_code(config, option="--quantize")
         parts = (MERGING,)
     # A model with code of its own keeps it, and needs "import moeprune" for its experts.
-    if method == "bitsandbytes" and not brings_code(config):
+    if method == "bitsandbytes" and (ours or not brings_code(config)):
         parts += (NF4,)
     if len({*schemes}) > 1 and not parts and not brings_code(config):
         parts = (LAYERED,)

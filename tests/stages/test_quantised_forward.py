@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from folding import made_up_stats
 from plans import plan_keeping
 from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
@@ -84,7 +85,7 @@ def test_stacks_that_the_folders_code_merges(scheme: str, tmp_path: Path) -> Non
     assert stats.model.num_experts == (counts.num_experts - 1,) * 2
     shrunk = [list(range(4)), list(range(4))]
     smaller = moeprune.export(out, output=tmp_path / "smaller", plan=plan_keeping(out, shrunk))
-    report = verify(smaller, source=out)
+    report = verify(smaller, source=out, forward=True, tolerance=1e-5)  # both by our code
     assert report.ok, report.to_text()
     options = QuantOptions(scheme="int4", requantize=True, group_size=32)
     again = moeprune.export(out, output=tmp_path / "again", quantize=options)
@@ -92,6 +93,20 @@ def test_stacks_that_the_folders_code_merges(scheme: str, tmp_path: Path) -> Non
     assert report.ok, report.to_text()
     with pytest.raises(UnsupportedModelError, match="Verify without --forward"):
         verify(again, source=out, forward=True)
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_a_gain_that_is_folded_in(family: str, tmp_path: Path) -> None:
+    """The stored numbers hold it already; of GPT-OSS, biases that stay plain hold it too."""
+    overrides = {"intermediate_size": 64} if family == "gpt_oss" else {}
+    source = small(tmp_path / "source", family, torch.float32, **overrides)
+    stats = made_up_stats(source)
+    out = moeprune.export(
+        source, output=tmp_path / "out", k1=2, k2=4, fold_gain=stats, quantize="int8"
+    )
+    assert json.loads((out / "moeprune.json").read_text())["folded_gain"]
+    report = verify(out, source=source, forward=True, tolerance=1e-5)
+    assert report.ok, report.to_text()
 
 
 def test_a_scheme_for_every_layer(tmp_path: Path) -> None:
