@@ -32,6 +32,7 @@ _WITH_PARTS = (
     ),
 )
 _LOADING = "        loaded = model_class.from_pretrained(path, *args, config=config, **kwargs)\n"
+_BROUGHT = "        shutil.copyfile(__file__, target)\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +45,23 @@ class Part:
         call: what the file does last, e.g. ``register_nf4()``; "": nothing.
         around: name of a context, of the class and the config of a model, in which the model is
             loaded; or "".
+        saved: name of a function of the folder that a model has been saved in; or "".
     """
 
     modules: tuple[str, ...]
     call: str = ""
     around: str = ""
+    saved: str = ""
 
 
 MERGING, NF4, LAYERED = "merging", "nf4", "layered"
 PARTS: Mapping[str, Part] = {
     # Single experts, for modules that hold all of a layer; and what transformers trips over.
-    MERGING: Part(modules=("loading/decoding.py", "loading/merging.py"), around="merging_experts"),
+    MERGING: Part(
+        modules=("loading/decoding.py", "loading/merging.py"),
+        around="merging_experts",
+        saved="close_folder",
+    ),
     # Experts in four bits, for transformers 5: packed in memory, or plain.
     NF4: Part(
         modules=(
@@ -105,6 +112,9 @@ def _composed(parts: tuple[str, ...]) -> str:
         assert text.count(_LOADING) == 1, "the template has changed"
         contexts = ", ".join(f"{name}(model_class, config)" for name in around)
         text = text.replace(_LOADING, f"        with {contexts}:\n    {_LOADING}")
+    assert text.count(_BROUGHT) == 1, "the template has changed"
+    saved = "".join(f"    {PARTS[part].saved}(folder)\n" for part in parts if PARTS[part].saved)
+    text = text.replace(_BROUGHT, _BROUGHT + saved)
     modules = [name for part in parts for name in PARTS[part].modules]
     bodies = [_body(_read(name)) for name in dict.fromkeys(modules)]
     docstring, code = _docstring_and_rest(text)

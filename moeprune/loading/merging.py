@@ -7,8 +7,10 @@ transformers does so for most families. For the others, ``config.json`` states u
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from transformers.quantizers import auto
 from moeprune.loading.decoding import DECODING
 
 _MERGING = threading.RLock()
+# What config.json says so that transformers refuses the folder without this file.
+NOT_ALONE = "of single experts: load with trust_remote_code=True"
 
 
 class MergeExperts(core_model_loading.ConversionOps):
@@ -97,3 +101,20 @@ def merging_experts(model_class: Any, config: Any) -> Iterator[None]:
                 conversion_mapping.USER_REGISTERED_MAPPINGS.discard(name)
             if method in DECODING:
                 auto.AUTO_QUANTIZER_MAPPING[method] = native
+
+
+def close_folder(folder: str | Path) -> None:
+    """Keep others from loading single experts that a model was saved as, which this file merges.
+
+    Args:
+        folder: with the config.json that transformers has just written.
+    """
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return
+    config = json.loads(path.read_text("utf-8"))
+    if "quantization_config" not in config or "merged" not in (config.get("moeprune") or {}):
+        return  # plain numbers are saved as the family has them
+    last = sorted(config["auto_map"].items())[-1][1]
+    config |= {"experts_implementation": NOT_ALONE, "architectures": [last.rpartition(".")[2]]}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")

@@ -131,10 +131,12 @@ class FourBitQuantizer(Bnb4BitHfQuantizer):
         path, _, name = plan.target.rpartition(".")
         module = model.get_submodule(path)
         if plan.layout is None:
-            _log.warning(
-                f"{plan.target}: a {type(module).__name__} cannot run on packed 4-bit weights; "
-                f"they become {model.get_parameter(plan.target).dtype} and take the memory of it."
-            )
+            parameter = model.get_parameter(plan.target)
+            if len(plan.weights[0]) == len(parameter):  # otherwise transformers will tell
+                _log.warning(
+                    f"{plan.target}: a {type(module).__name__} cannot run on packed 4-bit weights; "
+                    f"they become {parameter.dtype} and take the memory of it."
+                )
             return plan.target
         pack_experts(module, {name: plan.layout})
         return f"{plan.target}_packed"

@@ -37,6 +37,7 @@ def test_parts_do_not_get_in_each_others_way(parts: tuple[str, ...]) -> None:
     for part in (PARTS[name] for name in parts):
         assert not part.call or f"\n{part.call}\n" in text
         assert f" {part.around}(model_class, config)" in text or not part.around
+        assert f"\n    {part.saved}(folder)\n" in text or not part.saved
     assert is_modeling_text(text.encode()) and not is_modeling_text((text + "\n").encode())
 
 

@@ -16,7 +16,9 @@ from tiny import VOCAB, tiny_checkpoint
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import moeprune
+from moeprune.checkpoint import own_code
 from moeprune.checkpoint.composing import MODELING_FILE, modeling_text
+from moeprune.loading.merging import NOT_ALONE
 from moeprune.loading.packed_experts import FourBitParameter
 
 IDS = torch.arange(40).reshape(2, 20) % VOCAB
@@ -280,3 +282,25 @@ def test_the_folder_brings_the_reader(double: tuple[Path, Any], tmp_path: Path) 
         assert (seen[key] - logits(double[1])).abs().max() < 1e-5
     # Where moeprune is imported, the folder needs no trust.
     assert moeprune.__version__ and (logits(load(path)) - logits(double[1])).abs().max() < 1e-5
+
+
+def test_merged_experts_stay_packed_and_are_saved_closed(tmp_path: Path) -> None:
+    """GPT-OSS: interleaved, transposed, with biases; only the folder's code merges its experts."""
+    source = tiny_checkpoint("gpt_oss", tmp_path / "source")
+    out = moeprune.export(source, output=tmp_path / "out", quantize="nf4")
+    model = load(out, trust_remote_code=True)
+    config = AutoConfig.from_pretrained(out)
+    config.quantization_config["dequantize"] = True
+    wanted = logits(load(out, trust_remote_code=True, config=config))
+    assert len(packed_modules(model)) == 2 and (logits(model) - wanted).abs().max() < 1e-5
+    model.save_pretrained(tmp_path / "again")
+    assert same_tensors(out, tmp_path / "again")
+    again = load(tmp_path / "again", trust_remote_code=True)
+    assert packed_modules(again) and (logits(again) - wanted).abs().max() < 1e-5
+    for folder in (out, tmp_path / "again"):  # not read with random experts
+        with pytest.raises(ValueError, match=NOT_ALONE):
+            AutoModelForCausalLM.from_pretrained(folder)
+    assert own_code.NOT_ALONE == NOT_ALONE
+    model.dequantize()
+    model.save_pretrained(tmp_path / "dense")
+    assert (logits(load(tmp_path / "dense")) - wanted).abs().max() < 1e-5
