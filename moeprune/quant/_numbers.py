@@ -18,6 +18,7 @@ from moeprune.core.layout import TensorInfo
 
 Array = npt.NDArray[np.float64]
 
+_LARGEST_BLOCK = 1 << 20
 NF4_STATE = "weight.quant_state.bitsandbytes__nf4"
 
 _FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -105,6 +106,9 @@ def nf4_state(parts: Mapping[str, Raw]) -> dict[str, Any]:
         KeyError, ValueError: it is not there, or is none.
     """
     state: dict[str, Any] = json.loads(bytes(parts[NF4_STATE].data))
+    for key in ("blocksize", "nested_blocksize"):
+        if key in state and not 1 <= int(state[key]) <= _LARGEST_BLOCK:
+            raise ValueError(f"{key} {state[key]!r}")
     return state
 
 

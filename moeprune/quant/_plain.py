@@ -120,9 +120,14 @@ def _times(
     grid = scale.reshape(1, 1) if scale.numel() == 1 else scale.reshape(-1, scale.shape[-1])
     for axis, size in enumerate(values.shape):
         count = grid.shape[axis]
-        if count in (1, size):
+        if count == size or grid.numel() == 1:
             continue
-        step = block[axis] if block else -(-size // count)
+        if count == 1 and axis == 1:  # one a row
+            continue
+        step = block[axis] if block else size // max(count, 1)
+        fits = step > 0 and count == -(-size // step) and (block is not None or size % count == 0)
+        if not fits or (block is None and axis == 0):
+            raise ValueError(f"scales {[*scale.shape]} of numbers {[*values.shape]}")
         grid = grid.repeat_interleave(step, dim=axis).narrow(axis, 0, size)
     return values.mul_(grid)
 

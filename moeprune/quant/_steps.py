@@ -29,6 +29,7 @@ from moeprune.quant._numbers import Raw, absmax, nf4_state, numbers
 # Half a unit in the last place, relative: what one operation in the type rounds.
 _ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-11, "F32": 2.0**-24, "F64": 2.0**-24}
 _SLACK = 1e-6
+_DAMAGE = (LookupError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError)
 _STATE = {"quant_type", "blocksize", "dtype", "shape"}
 _NESTED_STATE = {"nested_blocksize", "nested_dtype", "nested_offset"}
 _SMALLEST = {"BF16": 2.0**-133, "F16": 2.0**-24, "F32": 2.0**-149}
@@ -69,14 +70,20 @@ def judged(
     wrong = layout_problem(scheme, parts, weight.shape)
     if wrong:
         return Judged(wrong)
-    try:
-        grid = grid_of(scheme, parts)
-    except (KeyError, ValueError, TypeError, ZeroDivisionError) as problem:
-        return Judged(f"is no {scheme} matrix ({type(problem).__name__}: {problem})")
-    if grid.shape != weight.shape:
-        return Judged(f"states the shape {list(grid.shape)}, the source has {list(weight.shape)}")
     with np.errstate(all="ignore"):
-        found = next(_problems(scheme, parts, grid, weight, dtype, group_size), "")
+        # What a damaged file may hold, a state that is JSON among it, fails in many ways.
+        try:
+            grid = grid_of(scheme, parts)
+            other = grid.shape != weight.shape
+            found = (
+                f"states the shape {list(grid.shape)}, the source has {list(weight.shape)}"
+                if other
+                else next(_problems(scheme, parts, grid, weight, dtype, group_size), "")
+            )
+        except _DAMAGE as problem:
+            return Judged(f"is no {scheme} matrix ({type(problem).__name__}: {problem})")
+        if other:
+            return Judged(found)
         off = (grid.values - weight).astype(np.float64).reshape(-1)
         whole = weight.astype(np.float64).reshape(-1)
     return Judged(found, float(np.dot(off, off)), float(np.dot(whole, whole)))

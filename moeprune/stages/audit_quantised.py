@@ -129,7 +129,10 @@ class QuantisedWeight:
         if self.scheme == PLAIN and not self.requantised:
             yield from self._plain(raws["weight"], theirs)
             return
-        weight = weight_values(raws, self.settings)
+        try:
+            weight = weight_values(raws, self.settings)
+        except (RuntimeError, ValueError, LookupError, TypeError):  # a damaged file
+            weight = None
         if weight is None:
             yield f"{self.source} cannot be read, so what was made of it cannot be checked"
             return

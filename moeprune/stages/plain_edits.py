@@ -18,7 +18,7 @@ from moeprune.checkpoint.making import Bytes, Make, Making, Piece
 from moeprune.checkpoint.reader import chunks
 from moeprune.core.layout import ExpertTensor, MoeLayout, TensorInfo
 from moeprune.core.split import Split
-from moeprune.errors import UnsupportedModelError
+from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.quant import Raw, plain_bytes, plain_shape, plain_tensor, stored_format, stored_maps
 from moeprune.stages.number_type import plain_type
 
@@ -168,10 +168,18 @@ class _Plain:
                 name: Raw(TensorInfo(piece.dtype, piece.shape, len(part)), part)
                 for (name, piece), part in zip(pieces.items(), data, strict=True)
             }
-            weight = plain_tensor(raws, settings)
-            if weight is None:
-                raise self._unreadable(target)
-            return [plain_bytes(weight if split is None else split.cut(weight)[place], dtype)]
+            try:
+                weight = plain_tensor(raws, settings)
+                if weight is None:
+                    raise self._unreadable(target)
+                own = weight if split is None else split.cut(weight)[place]
+            # RuntimeError: how torch says that shapes do not go together.
+            except (RuntimeError, ValueError, LookupError, TypeError) as problem:
+                raise CheckpointError(
+                    f"{target}: what the checkpoint stores of it does not fit together "
+                    f"({str(problem).splitlines()[0][:200]}). Download the checkpoint again."
+                ) from problem
+            return [plain_bytes(own, dtype)]
 
         return make
 
@@ -201,6 +209,11 @@ class _Plain:
     def _read(self, piece: Piece) -> bytes:
         entry = self.index.entries[piece.source]
         start = entry.start
+        if not (self.index.path / entry.file).is_file():
+            raise UnsupportedModelError(
+                f"--requantize of {self.method} reads {piece.source!r} before it writes: leave "
+                "--stream out."
+            )
         return b"".join(
             chunks(self.index.path / entry.file, start + piece.start, start + piece.end)
         )

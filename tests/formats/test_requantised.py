@@ -17,7 +17,7 @@ from test_formats_fused import mxfp4_gpt_oss
 
 import moeprune
 from moeprune.core.quantisation import QuantOptions
-from moeprune.errors import UnsupportedModelError, UsageError
+from moeprune.errors import MoePruneError, UnsupportedModelError, UsageError
 from moeprune.observe.load import load_causal_lm
 from moeprune.quant import SETTINGS_FILES, Raw, plain_tensor
 from moeprune.stages.verify import verify
@@ -216,3 +216,20 @@ def test_gpt_oss_mxfp4(scheme: str, tmp_path: Path) -> None:
                 have = torch.from_numpy(made[f"{stem}{number}.{name}.weight"])
                 off = (have - weight.double()).norm() / weight.double().norm()
                 assert off < {"int8": 0.02, "fp8": 0.06}.get(scheme, 0.2), name
+
+
+@pytest.mark.parametrize("name", ["fp8-blocks", "ct-pack-int4", "bitsandbytes-nf4", "gptq"])
+def test_a_damaged_source_is_one_line(name: str, tmp_path: Path) -> None:
+    source, _ = quantised(tmp_path / "source", ALL[name])
+    tensors = weights(source)
+    stem = "model.layers.2.mlp.experts.7.up_proj."
+    for key in [key for key in tensors if key.startswith(stem)]:
+        last = key.removeprefix(stem)
+        if "scale" in last or last == "weight.absmax":
+            tensors[key] = tensors[key].flatten()[:5].clone().reshape(1, -1)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    options = QuantOptions(scheme="int8", requantize=True, group_size=32)
+    with pytest.raises(MoePruneError) as caught:
+        moeprune.export(source, output=tmp_path / "out", quantize=options)
+    assert "\n" not in str(caught.value) and "up_proj" in str(caught.value)
+    assert not (tmp_path / "out").exists()

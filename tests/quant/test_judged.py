@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stored_weights import bnb_nf4, ct_pack, fp8_block, name_of, raws
 
-from moeprune.quant import grid_of, judged, plain_tensor, plain_weight
+from moeprune.core.layout import TensorInfo
+from moeprune.quant import Raw, grid_of, judged, plain_tensor, plain_weight
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -144,3 +147,37 @@ def test_sizes(name: str, size: float) -> None:
         scheme, raws(write(source)[0]), source.float().numpy(), dtype="BF16", group_size=group
     )
     assert found.problem == ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("name", CASES)
+def test_damaged_files_are_one_line(name: str, data: st.DataObject) -> None:
+    """Whatever a file holds, the answer is a problem or none; nothing is raised."""
+    scheme, group, write = CASES[name]
+    source = weight(torch.bfloat16, (64, 128))
+    parts = raws(write(source)[0])
+    for _ in range(data.draw(st.integers(1, 2))):
+        key = data.draw(st.sampled_from(sorted(parts)))
+        old = parts[key]
+        dtype, shape, content = old.info.dtype, old.info.shape, bytearray(old.data)
+        kind = data.draw(st.sampled_from(["type", "shape", "short", "byte", "state", "lost"]))
+        if kind == "type":
+            dtype = data.draw(st.sampled_from(["F32", "BF16", "U8", "I32", "I64", "F8_E4M3"]))
+        elif kind == "shape":
+            shape = tuple(data.draw(st.integers(0, 3)) for _ in shape)
+        elif kind == "short":
+            content = content[: data.draw(st.integers(0, len(content)))]
+        elif kind == "byte" and content:
+            content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+        elif kind == "state" and "quant_state" in key:
+            value = data.draw(st.sampled_from([None, 0, -1, 10**12, 1e300, "x", [], [1, 2, 3]]))
+            said = {"quant_type": "nf4", "blocksize": group, "shape": [64, 128]}
+            changed = data.draw(st.sampled_from([*said, "nested_blocksize", "nested_offset"]))
+            content = bytearray(json.dumps({**said, changed: value}).encode())
+        elif kind == "lost":
+            del parts[key]
+            break
+        parts[key] = Raw(TensorInfo(dtype, shape, len(content)), bytes(content))
+    found = judged(scheme, parts, source.float().numpy(), dtype="BF16", group_size=group)
+    assert "\n" not in found.problem
