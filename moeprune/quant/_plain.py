@@ -126,7 +126,7 @@ def _times(
             continue
         step = block[axis] if block else size // max(count, 1)
         fits = step > 0 and count == -(-size // step) and (block is not None or size % count == 0)
-        if not fits or (block is None and axis == 0):
+        if not fits:
             raise ValueError(f"scales {[*scale.shape]} of numbers {[*values.shape]}")
         grid = grid.repeat_interleave(step, dim=axis).narrow(axis, 0, size)
     return values.mul_(grid)
