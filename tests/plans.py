@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from moeprune.core.plan import PrunePlan
+from moeprune.core.quantisation import LayerSchemes
 from moeprune.stages.identify import open_model
 
 
-def plan_keeping(model: Path, keep: Sequence[Sequence[int]]) -> PrunePlan:
+def plan_keeping(
+    model: Path, keep: Sequence[Sequence[int]], quantize: LayerSchemes | None = None
+) -> PrunePlan:
     """A plan for the checkpoint ``model`` that keeps ``keep[row]`` of each MoE layer."""
     facts = open_model(model).facts
     return PrunePlan(
@@ -23,4 +26,5 @@ def plan_keeping(model: Path, keep: Sequence[Sequence[int]]) -> PrunePlan:
         sets=facts.sets,
         num_experts=facts.num_experts,
         keep=tuple(tuple(ids) for ids in keep),
+        quantize=quantize,
     )

@@ -16,7 +16,7 @@ from moeprune.architectures._config import (
 )
 from moeprune.architectures._families import Family, family_names, load_family
 from moeprune.architectures._layout import layout_of
-from moeprune.architectures._merged import merged_tensors, needs_merging
+from moeprune.architectures._merged import keeps_no_stack, merged_tensors, needs_merging
 from moeprune.architectures._next_token import NextTokenLayers, next_token_layers
 from moeprune.architectures._outputs import OutputMap, output_maps
 
@@ -30,6 +30,7 @@ __all__ = [
     "StatedExperts",
     "attention_kinds",
     "family_names",
+    "keeps_no_stack",
     "layout_of",
     "load_family",
     "merged_tensors",

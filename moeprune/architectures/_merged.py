@@ -83,6 +83,16 @@ def needs_merging(model_type: object, layout: MoeLayout, *, method: str, stacked
     return stacked and bool(layout.merged) and method not in _REPLACED.get(layout.model_type, ())
 
 
+def keeps_no_stack(layout: MoeLayout, *, method: str) -> bool:
+    """Whether single experts take the place of every layer's module, so that none may stay a stack.
+
+    Args:
+        layout: of the source.
+        method: ``quant_method`` that the file states.
+    """
+    return bool(layout.splits) and method in _REPLACED.get(layout.model_type, ())
+
+
 def merged_tensors(layout: MoeLayout) -> dict[str, dict[str, Any]]:
     """What becomes of single experts' weights in memory; empty: transformers reads them itself.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from moeprune.allocators._mixture import solve
 from moeprune.core.choice import Mask, keep_counts, real_LE
 from moeprune.core.mixture import Mixture
-from moeprune.core.quantisation import MIXABLE, PLAIN
+from moeprune.core.quantisation import PLAIN
 from moeprune.core.stats import Array
 from moeprune.stages.weighed import Weighed
 
@@ -70,7 +70,7 @@ class Choices:
             if problem.least > room:
                 return None
             found = solve(problem)
-            schemes = tuple(MIXABLE[x] for x in found.choice)
+            schemes = tuple(self.weighed.schemes[x] for x in found.choice)
             return Candidate(keep_LE, schemes, gone + found.loss, gone + found.bound)
 
         return choose
@@ -97,7 +97,7 @@ class Choices:
                 bound = min(bound, found.bound)
                 if best is None or found.loss < best.loss:
                     best = found
-                if self._plain(count_L) <= room:
+                if PLAIN in self.weighed.schemes and self._plain(count_L) <= room:
                     break  # where nothing has to be stored otherwise, none has to leave either
             return best and replace(best, bound=bound)
 
@@ -116,7 +116,7 @@ class Choices:
             gone = np.append(0.0, np.cumsum(worth_E))[list(counts)]
             kept = order.size - np.array(counts, dtype=np.int64)
             each, sizes = [], []
-            for scheme in MIXABLE:
+            for scheme in self.weighed.schemes:
                 lost_E = worth_E * self.weighed.errors[scheme][row, order]
                 stays = np.append(np.cumsum(lost_E[::-1])[::-1], 0.0)[list(counts)]
                 each.append(gone + stays)
@@ -130,7 +130,7 @@ class Choices:
                 return None
             found = solve(problem)
             picked = [
-                (counts[x % len(counts)], MIXABLE[x // len(counts)])
+                (counts[x % len(counts)], self.weighed.schemes[x // len(counts)])
                 for x, counts in zip(found.choice, leave, strict=True)
             ]
             keep_LE = keep_counts(orders, [count for count, _ in picked])
@@ -152,13 +152,17 @@ class Choices:
 
     def least(self, count_L: Counts) -> int:
         """The fewest bytes that so many experts of each layer take."""
-        each = np.array([self.weighed.nbytes[scheme] for scheme in MIXABLE]).min(axis=0)
+        each = np.array([self.weighed.nbytes[scheme] for scheme in self.weighed.schemes]).min(
+            axis=0
+        )
         return int((count_L * each).sum())
 
     def _options(self, keep_LE: Mask) -> tuple[float, list[Array], list[Array]]:
         """What the removed experts are worth, and loss and bytes (X,) of each layer's schemes."""
         gone = float(self.worth_LE[real_LE(self.num_experts) & ~keep_LE].sum())
         kept_LE = np.where(keep_LE, self.worth_LE, 0.0)
-        loss = np.stack([(kept_LE * self.weighed.errors[s]).sum(axis=1) for s in MIXABLE], axis=1)
-        each = np.array([self.weighed.nbytes[s] for s in MIXABLE], dtype=np.int64).T
+        loss = np.stack(
+            [(kept_LE * self.weighed.errors[s]).sum(axis=1) for s in self.weighed.schemes], axis=1
+        )
+        each = np.array([self.weighed.nbytes[s] for s in self.weighed.schemes], dtype=np.int64).T
         return gone, list(loss), list(each * keep_LE.sum(axis=1)[:, None])

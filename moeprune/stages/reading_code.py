@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from moeprune.architectures import family_names, needs_merging
+from moeprune.architectures import family_names, keeps_no_stack, needs_merging
 from moeprune.checkpoint.composing import LAYERED, MERGING, NF4
 from moeprune.checkpoint.own_code import brings_code, check_plain_code, own_merged
 from moeprune.core.layout import MoeLayout
+from moeprune.core.quantisation import PLAIN
 from moeprune.errors import UnsupportedModelError
 
 
@@ -39,6 +40,11 @@ def reading_code(
             f"{stacked!r} holds all experts of a layer, and moeprune has no file of the family "
             f"{layout.model_type!r}, which would say how transformers reads them one by one. "
             "Export without --quantize, or add the family's file (docs/extend.md)."
+        )
+    if PLAIN in schemes and keeps_no_stack(layout, method=method):
+        raise UnsupportedModelError(
+            f"{layout.model_type}: transformers reads either single experts in all layers or a "
+            "tensor of all experts in all; no layer may stay as it is. Use int4 or int8 for each."
         )
     ours = own_merged(config) is not None  # an export that is quantised once more
     parts: tuple[str, ...] = (MERGING,) if ours else ()

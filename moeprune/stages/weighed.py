@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeprune import quant
+from moeprune.architectures import keeps_no_stack
 from moeprune.checkpoint.edits import TensorEdit, edits_for
 from moeprune.checkpoint.header import nbytes_of
 from moeprune.checkpoint.index import CheckpointIndex
@@ -49,12 +50,14 @@ class Weighed:
     """The experts of a model in every scheme of ``MIXABLE``.
 
     Attributes:
+        schemes: those that layers of this model can have.
         group_sizes: scheme -> its group size, but for ``PLAIN``.
         errors: scheme -> (L, E) float64, relative error (Frobenius) of every expert.
         nbytes: scheme -> (L,) bytes that one expert takes of a file, with what its tensors' names
             take in headers and index: to within a few bytes.
     """
 
+    schemes: tuple[str, ...]
     group_sizes: dict[str, int]
     errors: dict[str, Array]
     nbytes: dict[str, tuple[int, ...]]
@@ -87,7 +90,9 @@ def weigh(opened: OpenModel, *, on_progress: OnProgress, requantize: bool = Fals
         if scheme != PLAIN
     }
     rows = [layout.tensors[edits[at.edit].source].row for at in maps]
+    whole = keeps_no_stack(layout, method=quant.scheme(MIXABLE[-1]).METHOD)
     return Weighed(
+        schemes=tuple(name for name in MIXABLE if name != PLAIN or not whole),
         group_sizes={scheme: told.group_size for scheme, told in options.items()},
         errors=_errors(index, maps, layout.num_experts, options, on_progress),
         nbytes=_nbytes(opened, edits, maps, rows, options),
@@ -104,7 +109,12 @@ def _errors(
     total, done = sum(at.nbytes for at in maps), 0
     nothing = WeightError(0.0, 0.0, 0)
     sums: dict[str, dict[tuple[int, int], WeightError]] = {scheme: {} for scheme in options}
-    counted = [at for at in maps if at.row is not None and at.expert is not None]
+    counted = [
+        at
+        for at in maps
+        # LongCat numbers experts beyond those that are routed to.
+        if at.row is not None and at.expert is not None and at.expert < num_experts[at.row]
+    ]
 
     def measured(at: LinearMap) -> dict[str, WeightError]:
         weight = at.numbers([_bytes(index, at, number) for number in range(len(at.pieces))])

@@ -45,6 +45,7 @@ def write_replaced(name: str, source: Path, export: Path, folder: Path) -> Path:
     """
     decoded = plain_weights(export)
     assert decoded
+    plain = stored(export).keys()  # of layers that stay as they are, where they differ
     tensors = stored(source)
     for stored_name, tensor in tensors.items():
         if stored_name in decoded:
@@ -52,7 +53,7 @@ def write_replaced(name: str, source: Path, export: Path, folder: Path) -> Path:
             continue
         for pattern, maps in STACKS.items():
             found = re.fullmatch(pattern, stored_name)
-            if found is not None:
+            if found is not None and stored_name not in plain:
                 module = re.sub(r"(?<![.]experts)$", ".experts", found[1])
                 tensor.copy_(_stack(name, stored_name, module, maps, decoded, tensor))
                 break
