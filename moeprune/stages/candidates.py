@@ -61,6 +61,10 @@ class Choices:
         """What all experts are worth together."""
         return float(self.worth_LE[real_LE(self.num_experts)].sum())
 
+    def only(self, scheme: str) -> Choices:
+        """The choices that store all layers in one scheme."""
+        return replace(self, weighed=replace(self.weighed, schemes=(scheme,)))
+
     def of_kept(self, keep_LE: Mask) -> Choose:
         """Experts are given; the scheme of each layer is to be chosen."""
         gone, loss, nbytes = self._options(keep_LE)

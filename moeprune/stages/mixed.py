@@ -107,7 +107,9 @@ def with_schemes(plan: PrunePlan, mixer: Mixer) -> PrunePlan:
         return replace(current, quantize=schemes, kept_sha256=sha256)
 
     keep_LE = plan.keep_mask_LE()
-    return mixer.fit([mixer.choices.of_kept(keep_LE)], describe, most_leave=_gone(keep_LE, mixer))
+    return mixer.fit(
+        lambda choices: [choices.of_kept(keep_LE)], describe, most_leave=_gone(keep_LE, mixer)
+    )
 
 
 def schemes_alone(planner: Planner, choose: Chooser, chosen: Method, mixer: Mixer) -> PrunePlan:
@@ -118,7 +120,7 @@ def schemes_alone(planner: Planner, choose: Chooser, chosen: Method, mixer: Mixe
     """
     keep_LE = real_LE(mixer.choices.num_experts)
     return mixer.fit(
-        [mixer.choices.of_kept(keep_LE)],
+        lambda choices: [choices.of_kept(keep_LE)],
         _unpruned(planner, choose, chosen),
         most_leave=_gone(keep_LE, mixer),
     )
@@ -164,7 +166,7 @@ def together(
         )
         return explain(made)
 
-    return mixer.fit(joint.ways(mixer.choices), describe, most_leave=joint.most_leave)
+    return mixer.fit(joint.ways, describe, most_leave=joint.most_leave)
 
 
 def _unpruned(

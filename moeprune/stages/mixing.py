@@ -55,25 +55,37 @@ class Mixer:
     prepare: Prepare
 
     def fit(
-        self, ways: Sequence[Choose], describe: Describe, *, most_leave: Sequence[int]
+        self,
+        ways_of: Callable[[Choices], Sequence[Choose]],
+        describe: Describe,
+        *,
+        most_leave: Sequence[int],
     ) -> PrunePlan:
         """The best plan whose export takes no more than the budget.
 
         Args:
-            ways: the best candidate of a room, of one kind each: exports of a kind take the same
-                beside their experts, but for a few bytes.
+            ways_of: gives the best candidate of a room, of one kind each: exports of a kind take
+                the same beside their experts, but for a few bytes.
             describe: the plan that keeps these experts and stores them so.
             most_leave: (L,) experts that some candidate removes at most.
 
         Raises:
             UsageError: no export is small enough, or nothing needs to be done.
         """
+        ways = [*ways_of(self.choices)]
+        for scheme in self.choices.weighed.group_sizes:  # one for all: such an export needs no code
+            ways += ways_of(self.choices.only(scheme))
         fixed = self._first_guess(describe)
-        found = [self._fit_one(choose, describe, fixed) for choose in ways]
-        fitting = [plan for plan in found if plan is not None]
-        if not fitting:
+        best: PrunePlan | None = None
+        for choose in ways:
+            at_best = choose(self.words.budget - fixed)
+            if at_best is None or (best is not None and at_best.loss >= _loss(best)):
+                continue
+            found = self._fit_one(choose, describe, fixed)
+            if found is not None and (best is None or _loss(found) < _loss(best)):
+                best = found
+        if best is None:
             raise self._too_small(ways, describe, most_leave)
-        best = min(fitting, key=_loss)
         assert best.quantize is not None
         if not best.quantize.used:
             raise self._fits(" with the experts that stay")

@@ -15,7 +15,6 @@ from dequantised import plain_weights, stored
 from tiny import tiny_checkpoint
 
 import moeprune
-from moeprune.checkpoint.composing import modeling_text
 from moeprune.core.plan import PrunePlan
 from moeprune.core.quantisation import MIXABLE
 from moeprune.core.stats import CalibrationStats
@@ -42,6 +41,10 @@ def stats(model: Path) -> CalibrationStats:
 @pytest.fixture(scope="module")
 def weighed(model: Path):
     return weigh(open_model(model), on_progress=lambda _: None)
+
+
+def carries_code(folder: Path) -> bool:
+    return (folder / "modeling_moeprune.py").exists()
 
 
 def folder_bytes(folder: Path) -> int:
@@ -160,16 +163,18 @@ def test_counts_and_schemes_together_are_the_best(
     assert plan.quantize.details["loss"] == pytest.approx(loss)
     room = taken + budget - folder_bytes(out) - 1500
     each = list(itertools.product(counts, MIXABLE))
-    code = len(modeling_text()) + 2000  # that comes along where counts differ
+    code = (out / "modeling_moeprune.py").stat().st_size if carries_code(out) else 60_000
     least = np.inf
     for choice in itertools.product(each, repeat=3):
         same = len({count for count, _ in choice}) == 1
         if allocation == "uniform" and not same:
             continue
         options = [option(row, *one) for row, one in enumerate(choice)]
-        spare = room + code * (plan.uniform_count is None) - code * (not same)
-        if same and plan.uniform_count is None:
-            spare -= 4000  # how large the code is, is not known to the byte
+        # Where counts or schemes differ, code comes along; how large it is, is known about.
+        coded = not same or len({scheme for _, scheme in choice}) > 1
+        spare = room + (code - 4000) * carries_code(out) * (not coded)
+        spare -= code * coded * (not carries_code(out))
+        spare -= 20_000 * (coded and carries_code(out))  # of counts, of schemes, of both
         if sum(size for _, size in options) <= spare:
             least = min(least, sum(own for own, _ in options))
     assert loss <= least * (1 + 1e-9)
