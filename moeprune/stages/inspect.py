@@ -16,6 +16,7 @@ from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.limits import limits
 from moeprune.core.names import names_shared
 from moeprune.errors import UsageError
+from moeprune.quant import stored_format, values_of
 from moeprune.stages.costs import token_cost
 from moeprune.stages.exported import folded_into
 from moeprune.stages.identify import OpenModel, open_model
@@ -65,7 +66,7 @@ class Inspection:
         following_layers: next-token-prediction layers with experts; they lose the same ones as the
             last MoE layer.
         tensors: stored tensors.
-        parameters: stored values; what a packed format stores counts as it is stored.
+        parameters: values that the tensors stand for: packed ones unpacked, scales none.
         total_bytes: bytes of all tensors.
         expert_parameters: ``parameters`` in the routed experts.
         experts_bytes: bytes of all routed experts and their router rows.
@@ -142,6 +143,7 @@ def _inspected(opened: OpenModel) -> Inspection:
     limit, policy = limits(facts), own_policy(opened.index.config)
     gain = folded_into(opened.index.path)
     experts = {name: tensors[name] for name, at in layout.tensors.items() if at.role == "expert"}
+    counted = values_of(stored_format(opened.index.config), tensors)
     return Inspection(
         name=facts.name,
         fingerprint=facts.fingerprint,
@@ -161,9 +163,9 @@ def _inspected(opened: OpenModel) -> Inspection:
         shared_experts=any(map(names_shared, tensors)),
         following_layers=len({_layer(name) for name, at in layout.tensors.items() if at.follows}),
         tensors=len(tensors),
-        parameters=_values(tensors),
+        parameters=_values(tensors, counted),
         total_bytes=facts.total_bytes,
-        expert_parameters=_values(experts),
+        expert_parameters=_values(experts, counted),
         experts_bytes=facts.width * sum(facts.expert_bytes),
         expert_bytes=facts.expert_bytes,
         dtypes=_dtypes(tensors),
@@ -210,8 +212,8 @@ def _dense_layers(tensors: Mapping[str, TensorInfo], layout: MoeLayout) -> tuple
     return tuple(sorted(number for _, number in every - routed))
 
 
-def _values(tensors: Mapping[str, TensorInfo]) -> int:
-    return sum(math.prod(info.shape) for info in tensors.values())
+def _values(tensors: Mapping[str, TensorInfo], counted: Mapping[str, int]) -> int:
+    return sum(counted.get(name, math.prod(info.shape)) for name, info in tensors.items())
 
 
 def _dtypes(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:

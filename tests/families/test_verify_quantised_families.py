@@ -29,5 +29,9 @@ def test_the_source_with_the_numbers_of_the_export(name: str, tmp_path: Path) ->
     assert report.ok, report.to_text()
     told, native = moeprune.inspect(out), moeprune.inspect(source)
     assert told.not_runnable is None
+    assert (told.parameters, told.expert_parameters) == (
+        native.parameters,
+        native.expert_parameters,
+    )
     assert told.token.total == native.token.total
     assert told.token.bytes_per_token < native.token.bytes_per_token

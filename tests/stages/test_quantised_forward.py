@@ -75,6 +75,11 @@ def test_stacks_that_the_folders_code_merges(scheme: str, tmp_path: Path) -> Non
     )
     report = verify(out, source=source, forward=True, tolerance=1e-5)
     assert report.ok, report.to_text()
+    told = moeprune.inspect(out)
+    pruned = moeprune.export(source, output=tmp_path / "pruned", plan=plan_keeping(source, keep))
+    plain = moeprune.inspect(pruned)
+    assert (told.parameters, told.expert_parameters) == (plain.parameters, plain.expert_parameters)
+    assert told.token.total == plain.token.total and told.total_bytes < plain.total_bytes
     code = (out / "modeling_moeprune.py").read_text()
     (out / "modeling_moeprune.py").write_text(code + "\n")
     report = verify(out, source=source, forward=True)

@@ -207,3 +207,20 @@ def test_forward_takes_the_whole_model_to_the_cache(
     assert found["ok"] and found["logits"]["largest_difference"] < 1e-5
     assert len(hub.whole) == 13
     assert len([path for path in home.rglob("*.safetensors") if path.is_file()]) == 13
+
+
+def test_a_quantised_export_takes_the_same_files(
+    made: Path, hub: FileHub, home: Path, tmp_path: Path
+) -> None:
+    source = made / "source"
+    plan = plan_keeping(source, [KEEP] * 3)
+    (tmp_path / "work").mkdir()
+    out = moeprune.export(
+        source, plan=plan, output=tmp_path / "work" / "out", quantize="int4", shard_size="3MB"
+    )
+    outcome = verified(hub, out, home)
+    report = json.loads(outcome["result"])
+    assert report["ok"], outcome
+    assert report["quantised"] == 3 * 3 * 3 * len(KEEP)
+    assert hub.whole == needed(made)
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["out"]
