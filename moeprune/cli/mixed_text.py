@@ -35,14 +35,14 @@ def scheme_lines(plan: PrunePlan) -> list[str]:
             parts.append(f"{name}{told} in layer{'s' * (len(layers) > 1)} {id_ranges(layers)}")
     lines = [f"experts are stored {'; '.join(parts)}"]
     details = chosen.details
-    if "loss" in details:
+    if "loss" in details and details["worth"]:
         loss, bound, worth = details["loss"], details["bound"], details["worth"]
         proof = "no other choice within the budget loses less"
         if bound < loss:
             proof = f"no choice within the budget loses less than {bound / worth:.4%}"
+        how = "rounding and removal" if plan.num_removed else "rounding"
         lines.append(
-            f"  {loss / worth:.3%} is lost of their {details['criterion']} x relative error of "
-            f"weights; {proof}"
+            f"  {loss / worth:.3%} of all experts' {details['criterion']} is lost to {how}; {proof}"
         )
     if chosen.budget is not None and "bytes" in details:
         lines.append(f"  all files {size(details['bytes'])}, at most {size(chosen.budget)}")

@@ -76,12 +76,17 @@ class Variant:
         """Check it against the model.
 
         Raises:
-            UsageError: no router of the model can take the policy.
+            UsageError: no router of the model can take the policy, or the plan needs an export.
             MismatchError: the plan is of another model.
             UnsupportedModelError: the model has no experts, or routes in another way.
         """
         if self.plan is not None:
             asked.check_plan(self.plan)
+            if self.plan.quantize is not None:
+                raise UsageError(
+                    f"{self.name}: the plan also says how experts are stored, which a mask in "
+                    "memory does not do. Export it, and evaluate the export."
+                )
         if self.policy is not None:
             keep = None if self.plan is None else self.plan.keep
             check_policy(self.policy, asked.routed, keep=keep)

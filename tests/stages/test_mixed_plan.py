@@ -330,3 +330,12 @@ def test_an_edited_plan_is_followed_and_its_budget_held(
     path.write_text(json.dumps(body), "utf-8")
     with pytest.raises(PlanError, match="int3"):
         moeprune.export(model, plan=path, output=tmp_path / "three")
+
+
+def test_a_mask_is_not_taken_for_it(model: Path, stats: CalibrationStats, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    moeprune.plan(stats, quantize="mixed", budget="900kB", weights=model, output=path)
+    (tmp_path / "text.jsonl").write_text('{"text": "What is it?"}\n', "utf-8")
+    corpus = {"text": str(tmp_path / "text.jsonl")}
+    with pytest.raises(UsageError, match="Export it, and evaluate the export"):
+        moeprune.eval(model, output=tmp_path / "run", corpus=corpus, plan=path)
