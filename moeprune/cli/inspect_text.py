@@ -63,10 +63,9 @@ def inspect_text(model: Inspection) -> str:
     share = model.experts_bytes / model.total_bytes
     stored = ", ".join(f"{dtype} {size(count)}" for dtype, count in model.dtypes.items())
     one = sorted(set(model.expert_bytes))
-    values = "stored values" if model.quant_method else "parameters"  # packed numbers, scales
     lines += [
-        f"{model.parameters:,} {values}, {size(model.total_bytes)} ({stored})",
-        f"routed experts: {model.expert_parameters:,} {values}, {size(model.experts_bytes)} "
+        f"{model.parameters:,} parameters, {size(model.total_bytes)} ({stored})",
+        f"routed experts: {model.expert_parameters:,} parameters, {size(model.experts_bytes)} "
         f"({share:.1%}); one expert is "
         + (size(one[0]) if len(one) == 1 else f"{size(one[0])} to {size(one[-1])}"),
     ]
