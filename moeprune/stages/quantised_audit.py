@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprune.checkpoint.index import CheckpointIndex
-from moeprune.checkpoint.own_code import is_own_code
 from moeprune.core.layout import MoeLayout
 from moeprune.core.names import names_table
 from moeprune.core.quantisation import PLAIN
@@ -118,7 +117,8 @@ class QuantisedAudit:
         Raises:
             UnsupportedModelError: the source itself is read by code of an export.
         """
-        if is_own_code(self.expected.source):
+        block = self.expected.source.config.get("moeprune")
+        if isinstance(block, dict) and "merged" in block:
             raise UnsupportedModelError(
                 f"{self.expected.source.path} is an export that loads by code of its own, with "
                 "which its numbers cannot be replaced. Verify without --forward."
