@@ -8,6 +8,7 @@ L MoE layers, E experts of the widest layer.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,21 +27,18 @@ from moeprune.core.quantisation import (
     MIXABLE,
     MIXED,
     PLAIN,
-    QuantOptions,
     SchemeOptions,
     WeightError,
 )
 from moeprune.core.stats import Array
 from moeprune.errors import UnsupportedModelError
-from moeprune.quant import encoded
+from moeprune.quant import encoded, one_thread, stored_format
 from moeprune.stages.identify import OpenModel
 from moeprune.stages.next_token import NextToken
 from moeprune.stages.parts import EXPERT
-from moeprune.stages.quantising import check_source
 from moeprune.stages.schemes_of import dtype_of
 from moeprune.stages.weights import LinearMap, linear_maps
 
-_AT_ONCE = 2
 _OFFSET = 10**9  # of a tensor in its file: as many digits as most have
 _FILE = "model-00001-of-00001.safetensors"
 
@@ -63,12 +61,11 @@ class Weighed:
     nbytes: dict[str, tuple[int, ...]]
 
 
-def weigh(opened: OpenModel, *, on_progress: OnProgress, requantize: bool = False) -> Weighed:
+def weigh(opened: OpenModel, *, on_progress: OnProgress) -> Weighed:
     """Measure all experts of a model.
 
     Args:
         opened: the model.
-        requantize: whether a source that is quantised is turned into numbers first.
         on_progress: told of the bytes of weights that are compared.
 
     Raises:
@@ -76,7 +73,12 @@ def weigh(opened: OpenModel, *, on_progress: OnProgress, requantize: bool = Fals
         CheckpointError: a file cannot be read.
     """
     index, layout = opened.index, opened.layout
-    check_source(index, QuantOptions(scheme=MIXED, requantize=requantize))
+    stored = stored_format(index.config)
+    if stored is not None:
+        raise UnsupportedModelError(
+            f"{index.path} is quantised already (quant_method {stored.method}), and --quantize "
+            f"{MIXED} chooses for plain weights. Use the model that it was made from."
+        )
     next_token = NextToken.of(index, layout, mode="prune")
     keep = {row: tuple(range(count)) for row, count in enumerate(layout.num_experts)}
     edits = edits_for(next_token.staying(index.tensors), next_token.layout, keep)
@@ -123,7 +125,8 @@ def _errors(
         except UnsupportedModelError as problem:
             raise UnsupportedModelError(f"{at.module}: {problem}") from None
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="weigh") as pool:
+    workers = os.cpu_count() or 1
+    with one_thread(), ThreadPoolExecutor(workers, thread_name_prefix="weigh") as pool:
         try:
             for at, found in zip(counted, pool.map(measured, counted), strict=True):
                 assert at.row is not None and at.expert is not None
