@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from moeprune.quant._floats import to_dtype
 from moeprune.quant._grid import (
     BITS,
     NAMES,
@@ -30,6 +31,8 @@ from moeprune.quant._numbers import Raw, absmax, nf4_state, numbers
 _ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-11, "F32": 2.0**-24, "F64": 2.0**-24}
 _SLACK = 1e-6
 _DAMAGE = (LookupError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError)
+# Of a scale in float32, which libraries divide in one way or another; of a narrower one, nothing.
+_LAST_BITS = 2.0**-22
 _STATE = {"quant_type", "blocksize", "dtype", "shape"}
 _NESTED_STATE = {"nested_blocksize", "nested_dtype", "nested_offset"}
 _SMALLEST = {"BF16": 2.0**-133, "F16": 2.0**-24, "F32": 2.0**-149}
@@ -115,10 +118,9 @@ def _problems(
     else:
         name = "weight_scale_inv" if scheme == "fp8" else "weight_scale"
         kind = parts[name].info.dtype
-        rounding = _ROUNDING.get(kind, 0.0) + _ROUNDING[dtype]
         least = max(_SMALLEST.get(kind, 0.0), _SMALLEST.get(dtype, 0.0))
-        wanted = largest / np.float32(grid.top)
-        wrong = ~(np.abs(scale - wanted) <= 2 * rounding * wanted + least)
+        wanted = to_dtype(largest / np.float32(grid.top), kind)
+        wrong = ~(np.abs(scale - wanted) <= _LAST_BITS * wanted + least)
         # A scale that would be 0 has another value; its numbers are 0.
         wrong &= ~((wanted <= least) & (scale > 0) & np.isfinite(scale))
         if wrong.any():

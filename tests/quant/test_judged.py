@@ -181,3 +181,28 @@ def test_damaged_files_are_one_line(name: str, data: st.DataObject) -> None:
         parts[key] = Raw(TensorInfo(dtype, shape, len(content)), bytes(content))
     found = judged(scheme, parts, source.float().numpy(), dtype="BF16", group_size=group)
     assert "\n" not in found.problem
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["int4", "int8", "fp8"])
+def test_a_scale_that_is_a_little_off(name: str, dtype: torch.dtype) -> None:
+    """By the last bit of a 16-bit one, by a thousandth of a float32 one."""
+    scheme, group, write = CASES[name]
+    source = weight(dtype)
+    stored, _ = write(source)
+    (key,) = [one for one in stored if "scale" in one]
+    least = torch.finfo(stored[key].dtype).eps if stored[key].itemsize == 2 else 1e-3
+    for place in (0, stored[key].numel() - 1):
+        for factor in (1 - least, 1 + least):
+            scales = stored[key].double()
+            scales.view(-1)[place] *= factor
+            made = {**stored, key: scales.to(stored[key].dtype)}
+            assert not torch.equal(made[key], stored[key])
+            found = judged(
+                scheme,
+                raws(made),
+                source.float().numpy(),
+                dtype=name_of(dtype),
+                group_size=group,
+            )
+            assert "scale" in found.problem
