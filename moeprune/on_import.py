@@ -6,12 +6,12 @@ with it. ``import moeprune`` may not wait for transformers and torch, which not 
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 def after_import(module: str, then: Callable[[], None]) -> None:
@@ -30,7 +30,11 @@ def after_import(module: str, then: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module by the other finders, and leaves with it."""
+    """Finds one module by the finders after this one, until it has run.
+
+    Not only imports ask: ``importlib.util.find_spec`` says whether a module is there, and an import
+    may fail and be tried again.
+    """
 
     def __init__(self, module: str, then: Callable[[], None]) -> None:
         self._module, self._then = module, then
@@ -39,13 +43,21 @@ class _Watch(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module's own spec, with a loader that goes on after it."""
-        if fullname != self._module or self not in sys.meta_path:
+        finders = list(sys.meta_path)
+        if fullname != self._module or self not in finders:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, self._then)
-        return spec
+        for finder in finders[finders.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Then(spec.loader, self._has_run)
+                return spec
+        return None
+
+    def _has_run(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
 
 
 class _Then(Loader):
@@ -53,6 +65,10 @@ class _Then(Loader):
 
     def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
         self._loader, self._then = loader, then
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the module's own loader can tell: its source, its file."""
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the module's own loader does."""

@@ -1,6 +1,7 @@
 """What is to be done after an import is done once, after it, and leaves no trace."""
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -54,3 +55,28 @@ def test_two_of_one_module(module: str) -> None:
     after_import(module, lambda: seen.append(2))
     importlib.import_module(module)
     assert sorted(seen) == [1, 2]
+
+
+def test_asking_whether_the_module_is_there_changes_nothing(module: str) -> None:
+    seen, finders = [], list(sys.meta_path)
+    after_import(module, lambda: seen.append(1))
+    for _ in range(2):
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.loader is not None and seen == []
+        assert "VALUE = 1" in spec.loader.get_source(module)  # type: ignore[attr-defined]
+    importlib.import_module(module)
+    assert seen == [1] and sys.meta_path == finders
+
+
+def test_an_import_that_failed_and_is_tried_again(module: str, tmp_path: Path) -> None:
+    seen: list[int] = []
+    (inner,) = tmp_path.glob("watched_*/inner.py")
+    text = inner.read_text()
+    inner.write_text("raise RuntimeError('not yet')\n")
+    after_import(module, lambda: seen.append(1))
+    with pytest.raises(RuntimeError, match="not yet"):
+        importlib.import_module(module)
+    inner.write_text(text)
+    importlib.invalidate_caches()
+    importlib.import_module(module)
+    assert seen == [1]
