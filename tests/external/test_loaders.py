@@ -78,6 +78,7 @@ class Made:
 
 def planned(case: Case, folder: Path, allocation: str = "uniform") -> tuple[Path, PrunePlan]:
     """calibrate → plan of the case's own tiny source, which is written into ``folder``."""
+    torch.manual_seed(0)  # Qwen3.5's decays are as transformers draws them
     source = published_checkpoint(
         case.family, folder / "source", both_spellings=case.both_spellings, **case.overrides
     )

@@ -28,6 +28,7 @@ from moeprune.core.quantisation import LayerSchemes
 pytestmark = pytest.mark.external
 
 TOLERANCE = 3e-5  # of the largest logit: these models are twice as wide as those of test_loaders
+RECURRENT = 1e-4  # linear attention adds up over the text, and rounding with it
 CASES = {
     "qwen3_moe": Case("qwen3_moe", overrides={"moe_intermediate_size": 128}),  # default groups
     "qwen3_moe, narrow": Case("qwen3_moe", keep=6),
@@ -49,6 +50,7 @@ class Made:
     wanted: torch.Tensor  # logits of transformers on what the folder's numbers mean
     pruned: torch.Tensor  # of the same experts as the source has them
     experts: int  # of all layers
+    tolerance: float  # of the largest logit
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
                 wanted=transformers_logits(decoded_checkpoint(out, folder / "decoded"), TOKENS),
                 pruned=transformers_logits(pruned, TOKENS),
                 experts=sum(map(len, plan.keep)),
+                tolerance=RECURRENT if name == "qwen3_5_moe" else TOLERANCE,
             )
         return known[key]
 
@@ -98,7 +101,7 @@ def check(
         f"{loader} {seen['version']}, {case.name}: largest difference of {kind} {difference:.1e} "
         f"of {size:.1f} (from the pruned model before quantisation {largest(found, pruned):.2f})",
     )
-    assert difference <= TOLERANCE * size
+    assert difference <= case.tolerance * size
     assert largest(found, pruned) > 0.01  # what was lost shows, so agreement is no accident
     return seen
 
