@@ -196,6 +196,7 @@ def layout_problem(scheme: str, parts: Mapping[str, Raw], shape: tuple[int, ...]
     }
     shapes = {"weight": shape if scheme == "fp8" else (-(-math.prod(shape) // 2), 1)}
     if scheme in BITS:
+        shapes["weight_shape"] = (2,)
         shapes["weight_packed"] = (shape[0], -(-shape[1] * BITS[scheme] // 32))
     for name, raw in parts.items():
         wanted = shapes.get(name, raw.info.shape)

@@ -20,6 +20,25 @@ _SKIPS = {
     "compressed-tensors": "ignore",
     "fp8": "modules_to_not_convert",
 }
+# What else decides how loaders read weights, or whether they round activations. null is absent.
+_DUE: dict[str, dict[str, Any]] = {
+    "bitsandbytes": {
+        "load_in_4bit": True,
+        "load_in_8bit": False,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_quant_storage": "uint8",
+    },
+    "compressed-tensors": {
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "kv_cache_scheme": None,
+        "sparsity_config": None,
+    },
+    "fp8": {"activation_scheme": "dynamic"},
+}
+_GROUP = {"format": "pack-quantized", "input_activations": None, "output_activations": None}
+_INTEGERS = {"type": "int", "symmetric": True, "strategy": "group", "dynamic": False}
+_INTEGERS |= {"actorder": None, "block_structure": None}
 
 
 def stated_problems(
@@ -43,8 +62,12 @@ def stated_problems(
     if methods != {method}:
         yield f"{where}: quant_method is {method!r}, the weights are {', '.join(sorted(methods))}"
         return
+    due = dict(_DUE[str(method)])
     if method == "bitsandbytes":
-        yield from _nf4_problems(settings, where, double_quant=double_quant)
+        due["bnb_4bit_use_double_quant"] = double_quant
+    for key, value in due.items():
+        if not _is(settings.get(key), value):
+            yield f"{where}: {key} is {settings.get(key)!r}, not {value!r}"
     seen: set[tuple[str, int, str]] = set()
     for module, (scheme, size) in quantised.items():
         found = _wrong_group(settings, module, scheme, size)
@@ -61,19 +84,6 @@ def stated_problems(
         yield f"{where}: {read} is not quantised, and loaders are told that it is"
 
 
-def _nf4_problems(settings: Mapping[str, Any], where: str, *, double_quant: bool) -> Iterator[str]:
-    due = {
-        "load_in_4bit": True,
-        "load_in_8bit": False,
-        "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": double_quant,
-        "bnb_4bit_quant_storage": "uint8",
-    }
-    for key, value in due.items():
-        if settings.get(key) != value:
-            yield f"{where}: {key} is {settings.get(key)!r}, not {value!r}"
-
-
 def _wrong_group(settings: Mapping[str, Any], module: str, scheme: str, size: int) -> str:
     """What the settings make of a module where that is not its scheme; else ""."""
     if scheme == "fp8":
@@ -83,17 +93,21 @@ def _wrong_group(settings: Mapping[str, Any], module: str, scheme: str, size: in
         return ""  # each weight states its own
     groups = settings.get("config_groups")
     group = group_of(module, groups) if isinstance(groups, dict) else None
-    weights = group.get("weights") if isinstance(group, dict) else None
+    group = group if isinstance(group, dict) else {}
+    weights = group.get("weights")
     stated = weights if isinstance(weights, dict) else {}
-    due = {
-        "num_bits": _BITS[scheme],
-        "type": "int",
-        "symmetric": True,
-        "strategy": "group",
-        "group_size": size,
-    }
-    wrong = {key: stated.get(key) for key, value in due.items() if stated.get(key) != value}
+    due = {"num_bits": _BITS[scheme], "group_size": size, **_INTEGERS}
+    wrong = {key: stated.get(key) for key, value in due.items() if not _is(stated.get(key), value)}
+    wrong |= {key: group.get(key) for key, value in _GROUP.items() if group.get(key) != value}
+    targets = group.get("targets") or ()
+    if not any(target == "Linear" or str(target).startswith("re:") for target in targets):
+        wrong["targets"] = targets
     return ", ".join(f"{key} {value!r}" for key, value in wrong.items())
+
+
+def _is(have: Any, due: Any) -> bool:
+    """Whether a setting is the one that is due; 1 is not True."""
+    return type(have) is type(due) and bool(have == due)
 
 
 def _is_skipped(name: str, entries: Collection[str]) -> bool:

@@ -71,6 +71,12 @@ def failed(report: VerifyReport, *words: str) -> None:
     assert all("\n" not in problem for problem in report.problems)
 
 
+def group(settings: dict[str, Any]) -> dict[str, Any]:
+    """The one group of compressed-tensors' settings."""
+    found: dict[str, Any] = settings["config_groups"]["group_0"]
+    return found
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_export_writes_passes(scheme: str, source: Path, exports: dict[str, Path]) -> None:
     report = verify(exports[scheme], source=source)
@@ -241,6 +247,16 @@ def test_errors_and_shares_that_are_not_true_are_found(
         ("int8", lambda s: s["config_groups"]["group_0"]["weights"].update(num_bits=4), "num_bits"),
         ("int4", lambda s: s["config_groups"]["group_0"]["weights"].update(group_size=64), "group"),
         ("int4", lambda s: s.update(quant_method="gptq"), "quant_method"),
+        ("int8", lambda s: s.update(format="int-quantized"), "format"),
+        ("int8", lambda s: s.pop("quantization_status"), "quantization_status"),
+        ("int8", lambda s: s.update(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
+        ("int8", lambda s: group(s).update(input_activations={"num_bits": 8}), "input_activations"),
+        ("int8", lambda s: group(s).update(format="naive-quantized"), "format"),
+        ("int8", lambda s: group(s).update(targets=["Conv2d"]), "targets"),
+        ("int4", lambda s: group(s)["weights"].update(dynamic=True), "dynamic"),
+        ("int4", lambda s: group(s)["weights"].update(actorder="group"), "actorder"),
+        ("int4", lambda s: group(s)["weights"].update(symmetric=1), "symmetric"),
+        ("fp8", lambda s: s.update(activation_scheme="static"), "activation_scheme"),
         ("fp8", lambda s: s.update(weight_block_size=[32, 32]), "weight_block_size"),
         ("fp8", lambda s: s["modules_to_not_convert"].pop(), "not quantised"),
         ("nf4", lambda s: s.update(bnb_4bit_quant_type="fp4"), "bnb_4bit_quant_type"),
