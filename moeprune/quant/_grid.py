@@ -199,7 +199,9 @@ def layout_problem(scheme: str, parts: Mapping[str, Raw], shape: tuple[int, ...]
         shapes["weight_shape"] = (2,)
         shapes["weight_packed"] = (shape[0], -(-shape[1] * BITS[scheme] // 32))
     for name, raw in parts.items():
-        wanted = shapes.get(name, raw.info.shape)
+        count = math.prod(raw.info.shape)
+        flat = (shape[0], count // shape[0]) if name == "weight_scale" else (count,)
+        wanted = shapes.get(name, raw.info.shape if name == "weight_scale_inv" else flat)
         if raw.info.dtype not in types[name] or raw.info.shape != wanted:
             return (
                 f"{name} is {raw.info.dtype} {list(raw.info.shape)} where {scheme} has "

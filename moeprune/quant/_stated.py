@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from moeprune.quant._grid import NAMES
 from moeprune.quant.compressed_tensors import group_of
 
 _METHODS = {
@@ -25,8 +26,11 @@ _DUE: dict[str, dict[str, Any]] = {
     "bitsandbytes": {
         "load_in_4bit": True,
         "load_in_8bit": False,
+        "_load_in_4bit": True,
+        "_load_in_8bit": False,
         "bnb_4bit_quant_type": "nf4",
         "bnb_4bit_quant_storage": "uint8",
+        "llm_int8_threshold": 6.0,
     },
     "compressed-tensors": {
         "format": "pack-quantized",
@@ -65,6 +69,8 @@ def stated_problems(
     due = dict(_DUE[str(method)])
     if method == "bitsandbytes":
         due["bnb_4bit_use_double_quant"] = double_quant
+        if settings.get("bnb_4bit_compute_dtype") not in NAMES:
+            due["bnb_4bit_compute_dtype"] = "bfloat16"
     for key, value in due.items():
         if not _is(settings.get(key), value):
             yield f"{where}: {key} is {settings.get(key)!r}, not {value!r}"
@@ -75,7 +81,9 @@ def stated_problems(
             seen.add((scheme, size, found))
             yield f"{where}: {module} is {scheme} in groups of {size}, stated is {found}"
     skips = settings.get(_SKIPS[str(method)])
-    entries = [entry for entry in skips if isinstance(entry, str)] if skips else []
+    entries = [entry for entry in skips or () if isinstance(entry, str)]
+    if skips is not None and (not isinstance(skips, list) or len(entries) < len(skips)):
+        yield f"{where}: {_SKIPS[str(method)]} is no list of names"
     skipped = next((name for name in quantised if _is_skipped(name, entries)), None)
     if skipped is not None:
         yield f"{where}: {skipped} is quantised, and loaders are told that it is not"

@@ -13,7 +13,7 @@ from moeprune.core.quantisation import LayerSchemes, QuantOptions, WeightError
 from moeprune.core.rows import Row
 from moeprune.stages.weights import LinearMap
 
-_WORST = 10
+WORST = 10
 _LONGEST = 1.23456e-100  # of six digits: no other is written with more letters
 _NOTHING = WeightError(0.0, 0.0, 0)
 
@@ -53,7 +53,7 @@ class Ledger:
         """What moeprune.json says under ``quantisation.error``."""
         by_expert = self.by_expert()
         total = sum(by_expert.values(), start=_NOTHING)
-        worst = sorted(by_expert, key=lambda at: (-by_expert[at].relative, at))[:_WORST]
+        worst = sorted(by_expert, key=lambda at: (-by_expert[at].relative, at))[:WORST]
         return {
             "relative": _rounded(total.relative),
             "layers": [
@@ -73,7 +73,7 @@ class Ledger:
         return {
             "relative": _LONGEST,
             "layers": [[_LONGEST for _ in ids] for ids in self.keep],
-            "worst": [self._named(at, _LONGEST) for at in by_length[:_WORST]],
+            "worst": [self._named(at, _LONGEST) for at in by_length[:WORST]],
         }
 
     def _named(self, at: tuple[int, int], relative: float) -> dict[str, Any]:

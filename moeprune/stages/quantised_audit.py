@@ -17,6 +17,7 @@ from moeprune.stages.audit_quantised import Ledger, QuantisedWeight
 from moeprune.stages.exported import RECORD, Exported
 from moeprune.stages.forms import PADDED
 from moeprune.stages.parts import EXPERT
+from moeprune.stages.quantised import WORST
 from moeprune.stages.quantised_record import QuantisedRecord
 from moeprune.stages.quantised_reference import Reference
 from moeprune.stages.quantised_source import QuantisedSource
@@ -136,6 +137,11 @@ class QuantisedAudit:
                 yield f"{RECORD} states {quantised:,} quantised parameters in {part}, not {have:,}"
             if part == EXPERT and PLAIN not in self.record.schemes and quantised != parameters:
                 yield f"{quantised:,} of {parameters:,} parameters of routed experts are quantised"
+        if self.record.nbytes != self.export.total_bytes:
+            yield (
+                f"{RECORD} states {self.record.nbytes:,} bytes of tensors in all parts, there are "
+                f"{self.export.total_bytes:,}"
+            )
         for part in set(self.ledger.parts) - set(self.record.parameters):
             yield f"{RECORD} does not state that {part} is quantised"
 
@@ -177,6 +183,22 @@ class QuantisedAudit:
                 f"{RECORD} states a relative error of {self.record.relative:.6g}, it is "
                 f"{_relative(error, norm):.6g}"
             )
+
+        if not self._worst_are_listed():
+            yield f"{RECORD} does not list the experts with the largest errors as the worst"
+
+    def _worst_are_listed(self) -> bool:
+        stated = self.record.errors
+        largest = sorted((error for row in stated for error in row), reverse=True)
+        listed = [error for _, _, error in self.record.worst]
+        if listed != largest[: len(listed)] or any(largest[len(listed) : WORST]):
+            return False
+        of = {
+            (row, expert): error
+            for row, ids, errors in zip(self.layout.rows, self.keep, stated, strict=True)
+            for expert, error in zip(ids, errors, strict=True)
+        }
+        return all(of.get((row, expert)) == error for row, expert, error in self.record.worst)
 
 
 def _relative(error: float, norm: float) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.core.quantisation import MIXED, PLAIN, SCHEMES, QuantOptions
+from moeprune.core.rows import Row
 from moeprune.errors import CheckpointError, UsageError
 
 
@@ -25,6 +26,8 @@ class QuantisedRecord:
         parameters: part -> (parameters of its matrices, those of them that are quantised).
         errors: (L, experts that stay) relative error of each expert's weights.
         relative: of all of them.
+        worst: layer, expert set, expert (id in the source) and error of the worst, as listed.
+        nbytes: of all tensors.
     """
 
     options: QuantOptions
@@ -33,6 +36,8 @@ class QuantisedRecord:
     parameters: Mapping[str, tuple[int, int]]
     errors: tuple[tuple[float, ...], ...]
     relative: float
+    worst: tuple[tuple[Row, int, float], ...]
+    nbytes: int
 
     @property
     def also(self) -> tuple[str, ...]:
@@ -79,6 +84,8 @@ class QuantisedRecord:
         schemes = tuple(body.get("schemes", ()))
         if not set(schemes) <= {*SCHEMES, PLAIN} or (options.scheme == MIXED) != bool(schemes):
             raise ValueError(f"schemes {list(schemes)!r}")
+        if body["scheme"] != options.scheme:
+            raise ValueError(f"scheme {body['scheme']!r}")
         sizes = body["group_sizes"] if schemes else {options.scheme: body["group_size"]}
         if not all(type(size) is int and size > 0 for size in sizes.values()):
             raise ValueError(f"group_size {sizes!r}")
@@ -93,4 +100,13 @@ class QuantisedRecord:
             },
             errors=tuple(tuple(map(float, row)) for row in error["layers"]),
             relative=float(error["relative"]),
+            worst=tuple(
+                (
+                    (int(at["layer"]), str(at.get("set", ""))),
+                    int(at["expert"]),
+                    float(at["relative"]),
+                )
+                for at in error["worst"]
+            ),
+            nbytes=sum(int(found["bytes_after"]) for found in body["parts"].values()),
         )

@@ -188,6 +188,22 @@ def test_scales_and_experts_of_others_are_found(
     failed(report, first.rstrip("."))
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_shapes_that_loaders_do_not_know_are_found(
+    scheme: str, source: Path, exports: dict[str, Path], tmp_path: Path
+) -> None:
+    """The same bytes with an axis more; beside an NF4 weight stand rows of numbers alone."""
+    stem = "model.layers.2.mlp.experts.1.gate_proj."
+    names = [name for name in load_file(exports[scheme] / "model.safetensors") if stem in name]
+    for number, name in enumerate(names):
+        out = changed(
+            exports[scheme],
+            tmp_path / str(number),
+            lambda tensors, name=name: tensors.update({name: tensors[name].unsqueeze(0)}),
+        )
+        failed(verify(out, source=source), stem.rstrip("."))
+
+
 def test_what_is_lost_or_added_or_left_plain_is_found(
     source: Path, exports: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -232,6 +248,22 @@ def test_errors_and_shares_that_are_not_true_are_found(
     out = told(exports[scheme], tmp_path / "whole", "moeprune.json", whole)
     failed(verify(out, source=source), "relative error")
 
+    def nicer(body: dict[str, Any]) -> None:
+        del body["quantisation"]["error"]["worst"][0]
+
+    def another(body: dict[str, Any]) -> None:
+        body["quantisation"]["error"]["worst"][0]["expert"] += 1
+
+    for number, change in enumerate((nicer, another)):
+        out = told(exports[scheme], tmp_path / f"worst{number}", "moeprune.json", change)
+        failed(verify(out, source=source), "as the worst")
+
+    def small(body: dict[str, Any]) -> None:
+        body["quantisation"]["parts"]["attention"]["bytes_after"] -= 1
+
+    out = told(exports[scheme], tmp_path / "small", "moeprune.json", small)
+    failed(verify(out, source=source), "bytes")
+
     def part(body: dict[str, Any]) -> None:
         body["quantisation"]["parts"]["expert"]["quantised"] -= 64 * 64
 
@@ -257,6 +289,10 @@ def test_errors_and_shares_that_are_not_true_are_found(
         ("int4", lambda s: group(s)["weights"].update(actorder="group"), "actorder"),
         ("int4", lambda s: group(s)["weights"].update(symmetric=1), "symmetric"),
         ("fp8", lambda s: s.update(activation_scheme="static"), "activation_scheme"),
+        ("int8", lambda s: s["ignore"].append(None), "no list of names"),
+        ("nf4", lambda s: s.update(_load_in_8bit=True), "_load_in_8bit"),
+        ("nf4", lambda s: s.update(bnb_4bit_compute_dtype="half"), "bnb_4bit_compute_dtype"),
+        ("nf4", lambda s: s.update(llm_int8_threshold="6"), "llm_int8_threshold"),
         ("fp8", lambda s: s.update(weight_block_size=[32, 32]), "weight_block_size"),
         ("fp8", lambda s: s["modules_to_not_convert"].pop(), "not quantised"),
         ("nf4", lambda s: s.update(bnb_4bit_quant_type="fp4"), "bnb_4bit_quant_type"),
@@ -288,6 +324,10 @@ def test_settings_that_loaders_would_read_wrongly_are_found(
         lambda q: q["options"].update(scheme="int3"),
         lambda q: q.update(parts=[]),
         lambda q: q.update(schemes=["int8"]),
+        lambda q: q.update(scheme="int4"),
+        lambda q: q["error"].pop("worst"),
+        lambda q: q["error"]["worst"][0].update(layer=[]),
+        lambda q: q["parts"]["other"].update(bytes_after="many"),
         lambda q: q.update(schemes=["int8"] * 3, options={**q["options"], "scheme": "mixed"}),
     ],
 )
