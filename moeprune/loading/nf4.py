@@ -172,6 +172,14 @@ class FourBitQuantizer(Bnb4BitHfQuantizer):
         return model if self._is_plain else super()._process_model_after_weight_loading(model)
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:
+        for name, weight in model.named_parameters():
+            state = getattr(weight, "quant_state", None)
+            if getattr(state, "packing_format_for_cpu", False):
+                # Its numbers would be read in the wrong order, without a word.
+                raise ValueError(
+                    f"{name}: bitsandbytes has laid out this weight for its kernels on CPUs, and "
+                    "does not find back. Dequantise the model before it has run."
+                )
         for module in list(model.modules()):
             if hasattr(module, "moeprune_four_bit"):
                 unpack_experts(module)

@@ -196,6 +196,8 @@ def test_blocks_that_span_outputs_are_told_of():
     options = SchemeOptions(group_size=nf4.group_size(shapes, None))
     assert "no block divides 48 inputs, so blocks of 64 numbers" in nf4.caveat(shapes, options)
     assert nf4.caveat({(64, 64)}, options) is None
+    # A block of 32 would do for 32 inputs: it is the 16 that stand in its way.
+    assert "no block divides 16 inputs" in nf4.caveat({(16, 32), (32, 16)}, options)
 
 
 @pytest.mark.parametrize(

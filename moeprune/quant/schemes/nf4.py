@@ -100,9 +100,10 @@ def caveat(shapes: Collection[tuple[int, ...]], options: SchemeOptions) -> str |
         options: with which they are written.
     """
     size = options.group_size
-    odd = [shape[1] for shape in sorted(shapes) if shape[1] % size]
+    odd = sorted(shape[1] for shape in shapes if shape[1] % size)
     if not odd:
         return None
+    odd.sort(key=lambda inputs: inputs % min(_SIZES) == 0)  # of 16 and 32 inputs it is the 16
     return (
         f"nf4: no block divides {odd[0]} inputs, so blocks of {size} numbers span outputs. "
         "bitsandbytes 0.50 reads such weights wrongly on processors with AVX-512, and rightly on "
