@@ -17,6 +17,8 @@ from moeprune.core.layout import MoeLayout
 
 MODES = ("prune", "drop", "keep")
 
+_EXPERTS = ".experts."
+
 Value = TypeVar("Value")
 
 
@@ -67,7 +69,15 @@ class NextToken:
     def counted(self, named: Mapping[str, Value]) -> dict[str, Value]:
         """What ``named`` holds of the tensors that must agree with config.json's expert count."""
         apart = self.layers.tensors if self.mode == "keep" else frozenset()
-        return {name: value for name, value in named.items() if name not in apart}
+        # Quantised, experts have other tensors than in the source.
+        experts = tuple(
+            {name.partition(_EXPERTS)[0] + _EXPERTS for name in apart if _EXPERTS in name}
+        )
+        return {
+            name: value
+            for name, value in named.items()
+            if name not in apart and not name.startswith(experts)
+        }
 
     def warning(self, *, count: int) -> str | None:
         """What a user of the export should know, in one line.

@@ -82,6 +82,7 @@ class QuantisedAudit:
             width=max(map(len, keep)) if made.form == PADDED else 0,
             record=record,
             factors=factors,
+            whole=made.mtp == "keep",
         )
         computed = expected.computed(ledger)
         return cls(

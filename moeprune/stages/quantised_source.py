@@ -61,6 +61,7 @@ class QuantisedSource:
         width: experts of every layer in the export, or 0: as many as stay.
         record: what the export says of itself.
         factors: tensor of the source -> what its values are multiplied by.
+        whole: whether next-token layers keep all experts.
     """
 
     source: CheckpointIndex
@@ -70,6 +71,7 @@ class QuantisedSource:
     width: int
     record: QuantisedRecord
     factors: Mapping[str, float]
+    whole: bool
 
     def computed(self, ledger: Ledger) -> dict[str, list[QuantisedWeight]]:
         """Tensor of the source -> what was made of it; what is not in it is copied.
@@ -160,7 +162,7 @@ class QuantisedSource:
         if rule is not None and rule.axis is not None:
             yield from self._of_stack(stored, rule, split, common)
             return
-        ids = self.keep[rule.row] if rule is not None else ()
+        ids = self._ids(rule) if rule is not None else ()
         experts = self.layout.num_experts[rule.row] if rule is not None else 0
         target = target_name(stored.stem + _WEIGHT, rule, ids, experts)
         parts = {suffix: Slab.of(self.source.entries[n]) for suffix, n in stored.parts.items()}
@@ -185,7 +187,7 @@ class QuantisedSource:
         self, stored: StoredWeight, rule: ExpertTensor, split: Split | None, common: dict[str, Any]
     ) -> Iterator[QuantisedWeight]:
         """Single experts' maps of a tensor that holds all of them."""
-        ids = self.keep[rule.row]
+        ids = self._ids(rule)
         for number in range(max(len(ids), self.width)):
             empty = number >= len(ids)
             expert = ids[0] if empty else ids[number]
@@ -200,6 +202,12 @@ class QuantisedSource:
                 number=None if empty else number,
                 **common,
             )
+
+    def _ids(self, rule: ExpertTensor) -> Sequence[int]:
+        """Experts that stay of those of one tensor's layer."""
+        if rule.follows and self.whole:
+            return range(self.layout.num_experts[rule.row])
+        return self.keep[rule.row]
 
     def split_of(self, stored: StoredWeight) -> Split | None:
         """How a stack falls apart into the maps of single experts; None: it is none."""

@@ -180,9 +180,7 @@ def verify(
             factors = made.gain.factors(source_index, layout, staying.tensors)
         if tolerance is None:
             allowed = max(allowed, rounding_of(factors, source_index.tensors))
-        quantised = QuantisedAudit.of(
-            made, staying, out_index, layout=next_token.layout, factors=factors
-        )
+        quantised = QuantisedAudit.of(made, staying, out_index, layout=layout, factors=factors)
         found = audit(
             staying,
             out_index,

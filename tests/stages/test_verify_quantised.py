@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from mtp import mtp_checkpoint
 from plans import plan_keeping
 from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
@@ -18,6 +19,7 @@ from uneven import uneven_plan
 
 import moeprune
 from moeprune.core.quantisation import SCHEMES, LayerSchemes, QuantOptions
+from moeprune.stages.identify import open_model
 from moeprune.stages.verify import VerifyReport, verify
 
 Tensors = dict[str, torch.Tensor]
@@ -355,3 +357,15 @@ def test_an_export_that_is_not_quantised_may_not_be(source: Path, tmp_path: Path
     out = moeprune.export(source, output=tmp_path / "out", quantize="int8", k1=2, k2=4)
     plain = told(out, tmp_path / "plain", "moeprune.json", lambda body: body.pop("quantisation"))
     failed(verify(plain, source=source), "is missing", "not due")
+
+
+@pytest.mark.parametrize("mode", ["keep", "prune", "drop"])
+@pytest.mark.parametrize(("family", "scheme"), [("qwen3_5_moe", "int8"), ("nemotron_h", "fp8")])
+def test_next_token_layers(family: str, scheme: str, mode: str, tmp_path: Path) -> None:
+    """Their experts are routed experts, whether all of them stay or not."""
+    source = mtp_checkpoint(family, tmp_path / "source")
+    layers = len(open_model(source).layout.layer_ids)
+    plan = plan_keeping(source, [range(1, 12, 2)] * layers)
+    out = moeprune.export(source, output=tmp_path / "out", plan=plan, mtp=mode, quantize=scheme)
+    report = verify(out, source=source)
+    assert report.ok, report.to_text()
