@@ -21,12 +21,13 @@ from moeprune.core.layout import MoeLayout, TensorInfo
 from moeprune.core.names import names_head
 from moeprune.core.quantisation import LayerSchemes, QuantOptions, SchemeOptions
 from moeprune.errors import UnsupportedModelError, UsageError
-from moeprune.quant import encoded, stored_format
+from moeprune.quant import encoded
 from moeprune.stages.part_bytes import padding_bytes, part_bytes, part_of_edit, turned
 from moeprune.stages.parts import ATTENTION, EXPERT, SHARED
 from moeprune.stages.plain_edits import plain_edits
 from moeprune.stages.quantised import Ledger, Quantised, part_sizes
 from moeprune.stages.reading_code import reading_code
+from moeprune.stages.requantising import check_source
 from moeprune.stages.schemes_of import Schemes
 from moeprune.stages.weights import LinearMap, linear_maps
 
@@ -96,21 +97,6 @@ def quantised(
             schemes=layers.schemes if layers else (),
         ),
     )
-
-
-def check_source(index: CheckpointIndex, options: QuantOptions) -> None:
-    """Check that the weights of the source are plain numbers.
-
-    Raises:
-        UnsupportedModelError: it is quantised.
-    """
-    stored = stored_format(index.config)
-    if stored is not None and not options.requantize:
-        raise UnsupportedModelError(
-            f"{index.path} is quantised already (quant_method {stored.method}). Quantise the "
-            "checkpoint that it was made from, or pass --requantize: its numbers are rounded a "
-            "second time."
-        )
 
 
 def check_whole(

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.core.quantisation import QuantOptions
-from moeprune.errors import UsageError
+from moeprune.errors import UnsupportedModelError, UsageError
 from moeprune.quant import SETTINGS_FILES, settings_paths, stored_format
 
 _OWN = ("quantization_config",)
@@ -60,4 +60,24 @@ class Requantised:
             f"the source is quantised itself (quant_method {self.method}): its numbers were "
             "rounded a second time. Errors are measured against it, not against the model that it "
             "was made from."
+        )
+
+
+def check_source(index: CheckpointIndex, options: QuantOptions) -> None:
+    """Check that the weights of the source are plain numbers, or are to be made so.
+
+    Raises:
+        UnsupportedModelError: it is quantised.
+        UsageError: it is not, and plain numbers were asked for.
+    """
+    stored = stored_format(index.config)
+    if stored is None and options.requantize:
+        raise UsageError(
+            f"--requantize is for quantised models, and {index.path} is none. Leave it out."
+        )
+    if stored is not None and not options.requantize:
+        raise UnsupportedModelError(
+            f"{index.path} is quantised already (quant_method {stored.method}). Quantise the "
+            "checkpoint that it was made from, or pass --requantize: its numbers are rounded a "
+            "second time."
         )

@@ -16,7 +16,10 @@ def test_a_quantised_source_only_when_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["export", str(MODEL), "-o", "int8", "--quantize", "int8"]) == 0
+    plain = ["export", str(MODEL), "-o", "int8", "--quantize", "int8"]
+    assert main([*plain, "--requantize"]) == 2
+    assert "--requantize is for quantised models" in capsys.readouterr().err
+    assert main(plain) == 0
     capsys.readouterr()
     assert main(["export", "int8", "-o", "int4", "--quantize", "int4"]) != 0
     assert "pass --requantize" in capsys.readouterr().err
