@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moeprune.hub.markdown import escape, size, table
@@ -17,14 +17,16 @@ def quantised_title(quantisation: Mapping[str, Any]) -> str:
     return f"experts in {escape(quantisation['scheme'])}"
 
 
-def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
+def quantised_section(quantisation: Mapping[str, Any] | None, notes: Sequence[str]) -> str:
     """What was quantised, and how far the numbers are from the source's; "" where nothing was.
 
     Args:
         quantisation: as moeprune.json has it; errors are in it once the weights are written.
+        notes: one line each, of the export.
     """
     if quantisation is None:
         return ""
+    told = "".join(f"\n\nNote: {escape(note)}" for note in notes)
     rows = [
         (
             _PARTS.get(part, "everything else"),
@@ -39,7 +41,7 @@ def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
     )
     error = quantisation.get("error")
     if error is None:
-        return text
+        return text + told
     worst = ", ".join(
         f"layer {at['layer']} expert {at['expert']} ({at['relative']:.3g})"
         for at in error["worst"][:_MOST]
@@ -48,6 +50,7 @@ def quantised_section(quantisation: Mapping[str, Any] | None) -> str:
         f"{text}\n\nRelative error of the routed experts' weights (Frobenius norm of the "
         f"difference over that of the source): {error['relative']:.3g}. Largest: {worst}. It says "
         "how far the numbers are, not what the model still can do: evaluate on your own task."
+        + told
     )
 
 
@@ -66,7 +69,10 @@ def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
             "without `trust_remote_code=True` after `import moeprune`; otherwise loading fails."
         ]
     elif quantisation["scheme"] == "fp8":
-        found = []
+        found = [
+            "transformers computes in 8 bits on GPUs that can; elsewhere it turns the experts into "
+            "16-bit numbers when it loads them."
+        ]
     elif len(set(quantisation.get("schemes", ()))) > 1:
         found = [
             "Layers are stored in different ways. transformers 5 reads them, with the package "
@@ -74,7 +80,11 @@ def quantised_use(quantisation: Mapping[str, Any] | None) -> list[str]:
             "after `import moeprune`; otherwise loading fails."
         ]
     else:
-        found = ["transformers needs the package compressed-tensors to read the experts."]
+        found = [
+            "transformers needs the package compressed-tensors to read the experts, and turns them "
+            "into 16-bit numbers when it loads them: the file is small there, the memory is not. "
+            "vLLM keeps them packed; its kernels want groups of 32, 64 or 128."
+        ]
     if merged:
         found.append(
             "This family's experts are one tensor a layer in transformers, which has no words for "

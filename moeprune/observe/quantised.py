@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ def dequantising(config: Any) -> dict[str, Any]:
         stated = settings if isinstance(settings, dict) else settings.to_dict()
         config.quantization_config = {**stated, "dequantize": True}
         return {"config": config}
+    if method == "compressed-tensors" and find_spec("compressed_tensors") is None:
+        raise UnsupportedModelError(
+            "the checkpoint is stored in the format of compressed-tensors, and that package is not "
+            "installed. Install it: pip install compressed-tensors"
+        )
     if method not in makers:
         raise UnsupportedModelError(
             f"the checkpoint is quantised by {method}, which transformers cannot turn back into "

@@ -159,7 +159,7 @@ class Mixer:
                 plan = describe(smallest.keep_LE, self._schemes(smallest))
                 totals.append(self.prepare(plan).contents.total_bytes)
         least = min(totals) + _RESERVE + _DIGITS
-        more = "" if self.words.joint else ", or --max-bytes, so that experts may leave too"
+        more = "" if self.words.joint else ", or plan --max-bytes, so that experts may leave too"
         return UsageError(
             f"{self.words.option} {self.words.budget} cannot be met: the smallest that "
             f"{self.name} can become this way has {least} bytes. Use "

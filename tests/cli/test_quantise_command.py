@@ -39,3 +39,12 @@ def test_options_that_serve_only_with_quantize(
 ) -> None:
     assert main(["export", str(MODEL), "-o", str(tmp_path / "out"), *words]) != 0
     assert f"{words[0]} says how --quantize is to be done" in capsys.readouterr().err
+
+
+def test_the_card_says_what_the_export_warns_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(MODEL), "-o", str(tmp_path / "out"), "--quantize", "nf4"]) == 0
+    told = "nf4: no block divides 48 inputs"  # of down projections: the experts are 48 wide
+    assert told in capsys.readouterr().out
+    assert f"Note: {told}" in (tmp_path / "out" / "README.md").read_text()
