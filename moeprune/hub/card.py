@@ -18,10 +18,11 @@ from moeprune.core.policy import RoutingPolicy
 from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
 from moeprune.hub.card_folding import routed
+from moeprune.hub.card_front import front_matter
 from moeprune.hub.card_quantised import quantised_section, quantised_title
 from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_title, token_rows
 from moeprune.hub.card_use import number, use_section
-from moeprune.hub.markdown import copied_front_matter, escape, ranges, size, table
+from moeprune.hub.markdown import escape, ranges, size, table
 from moeprune.hub.resolve import is_hub_id
 
 MESA_PAPER = (
@@ -72,7 +73,7 @@ def model_card(
     changed = None if policy is None or native is None else (policy, native)
     pruned = [] if plan is None else [_how(plan, notes), _losses(plan)]
     sections = [
-        _front_matter(
+        front_matter(
             source, source_readme, pruned=plan is not None, quantised=quantisation is not None
         ),
         _what(
@@ -102,19 +103,6 @@ def read_readme(folder: Path) -> str | None:
         return (folder / "README.md").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _front_matter(source: str, source_readme: str | None, *, pruned: bool, quantised: bool) -> str:
-    lines = copied_front_matter(source_readme)
-    if is_hub_id(source):
-        # The Hub has no word for pruning; of adapter, merge, quantized and finetune this is the
-        # one it would infer.
-        relation = "quantized" if quantised else "finetune"
-        lines += [f"base_model: {json.dumps(source)}", f"base_model_relation: {relation}"]
-    lines += ["library_name: transformers", "tags:"]
-    tags = ("moeprune", "mixture-of-experts", *(("expert-pruning",) if pruned else ()))
-    lines += [f"- {tag}" for tag in tags]
-    return "\n".join(["---", *lines, "---"])
 
 
 def _what(
@@ -241,7 +229,7 @@ def _citation(plan: PrunePlan | None, policy: RoutingPolicy | None) -> str:
         lines.append(f"- {CRITERION_PAPERS[plan.criterion]}: the criterion.")
     if plan and plan.method == "evoesap":
         lines.append("- EvoESAP (arXiv 2603.06003): the search for how many each layer keeps.")
-    return "## Papers\n\n" + "\n".join(lines)
+    return "## Papers\n\n" + "\n".join(lines) if lines else ""
 
 
 def _span(counts: Any) -> str:
