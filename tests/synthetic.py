@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from moeprune.core.facts import ModelFacts
-from moeprune.core.stats import FIELDS, FOLDS, CalibrationStats, DomainStats
+from moeprune.core.stats import FIELDS, FOLDS, LOSS_FIELDS, CalibrationStats, DomainStats
 
 
 def facts(
@@ -73,6 +73,42 @@ def domain_arrays(
     return arrays
 
 
+def loss_arrays(
+    model: ModelFacts, arrays: dict[str, Any], rng: np.random.Generator, *, documents: int = 3
+) -> dict[str, Any]:
+    """Sums of a loss that fit ``arrays``: random changes of each token that an expert was given.
+
+    Tokens are spread over ``documents`` of each fold.
+    """
+    shape = {"L": model.num_layers, "E": model.width}
+    made = {
+        name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
+        for name, (axes, dtype, _) in LOSS_FIELDS.items()
+    }
+    made["loss_tokens"][:] = np.maximum(arrays["tokens"][:, 0] - 1, 0)
+    made["loss_sum"][:] = made["loss_tokens"] * rng.uniform(1, 2, size=FOLDS)
+    worth_LE = rng.uniform(0.1, 1.0, size=(model.num_layers, model.width))
+    for fold, row, expert in np.argwhere(arrays["count"]):
+        if not made["loss_tokens"][fold]:
+            continue
+        size = (2, arrays["count"][fold, row, expert])
+        drop_T, cf_T = rng.normal(size=size) * worth_LE[row, expert]
+        place_T = rng.integers(0, documents, size=size[1])
+        drop_D, cf_D = (np.bincount(place_T, weights=each) for each in (drop_T, cf_T))
+        for name, value in {
+            "fisher_sum": (drop_T**2).sum(),
+            "fisher_cf_sum": (cf_T**2).sum(),
+            "abs_cf_sum": np.abs(cf_T).sum(),
+            "drop_change_sum": drop_T.sum(),
+            "drop_change_sq_sum": (drop_D**2).sum(),
+            "cf_change_sum": cf_T.sum(),
+            "cf_change_sq_sum": (cf_D**2).sum(),
+            "cf_change_abs_sum": np.abs(cf_D).sum(),
+        }.items():
+            made[name][fold, row, expert] = value
+    return made
+
+
 def stats(
     model: ModelFacts | None = None,
     *,
@@ -80,10 +116,16 @@ def stats(
     tokens_F: Sequence[int] = (6, 5, 7, 4),
     seed: int = 0,
     skew: float = 1.0,
+    loss: bool = False,
 ) -> CalibrationStats:
-    """Checked statistics of several domains with tastes of their own."""
+    """Checked statistics of several domains with tastes of their own; ``loss``: and of a loss."""
     model = facts() if model is None else model
     rng = np.random.default_rng(seed)
+
+    def arrays_of() -> dict[str, Any]:
+        arrays = domain_arrays(model, tokens_F, rng, skew=skew)
+        return {**arrays, **loss_arrays(model, arrays, rng)} if loss else arrays
+
     made = CalibrationStats(
         model=model,
         domains=tuple(
@@ -91,12 +133,12 @@ def stats(
                 name=name,
                 source=f"builtin:{name}",
                 corpus_sha256="c0" * 32,
-                documents=FOLDS,
-                arrays=domain_arrays(model, tokens_F, rng, skew=skew),
+                documents=FOLDS * 3 if loss else FOLDS,
+                arrays=arrays_of(),
             )
             for name in domains
         ),
-        provenance={"mode": "prefill", "seed": seed},
+        provenance={"mode": "prefill", "seed": seed, **({"loss": "all"} if loss else {})},
     )
     made.check_counts()
     return made

@@ -5,7 +5,7 @@ F = 4 folds, L MoE layers, E experts of the widest layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,35 @@ FIELDS: Mapping[str, tuple[str, str, str]] = {
     "rank_prob_sum": ("LE", "float64", "sum of the r-th largest router probability"),
 }
 MAXIMA = frozenset({"norm_max"})
+# A group that stats hold as a whole or not at all: what a loss, in nats and summed over the target
+# tokens, says of leaving out an expert e. For each token t that chose e, with y_t what the block
+# gives and γ_t the gradient of the loss by it: drop_t = −g_e f_e · γ_t, and cf_t = δ_{t,e} · γ_t,
+# where y_t + δ_{t,e} is what the block would give could e not be selected. s is the sum of either
+# over the tokens of one document.
+LOSS_FIELDS: Mapping[str, tuple[str, str, str]] = {
+    "fisher_sum": ("LE", "float64", "sum of drop_t squared over tokens"),
+    "fisher_cf_sum": ("LE", "float64", "sum of cf_t squared over tokens"),
+    "abs_cf_sum": ("LE", "float64", "sum of |cf_t| over tokens"),
+    "drop_change_sum": ("LE", "float64", "sum of drop_t: first-order change of the loss, nats"),
+    "drop_change_sq_sum": ("LE", "float64", "sum over documents of s squared, s of drop_t"),
+    "cf_change_sum": ("LE", "float64", "sum of cf_t: first-order change of the loss, nats"),
+    "cf_change_sq_sum": ("LE", "float64", "sum over documents of s squared, s of cf_t"),
+    "cf_change_abs_sum": ("LE", "float64", "sum over documents of |s|, s of cf_t"),
+    "loss_sum": ("", "float64", "loss summed over target tokens, nats"),
+    "loss_tokens": ("", "int64", "target tokens"),
+}
+SIGNED = frozenset({"drop_change_sum", "cf_change_sum"})
+ALL_FIELDS: Mapping[str, tuple[str, str, str]] = {**FIELDS, **LOSS_FIELDS}
+
+
+def fields(*, loss: bool) -> Mapping[str, tuple[str, str, str]]:
+    """The fields of stats, with those of a loss or without."""
+    return ALL_FIELDS if loss else FIELDS
+
+
+def has_loss(arrays: Iterable[str]) -> bool:
+    """Whether one of these names is a field of a loss."""
+    return any(name in LOSS_FIELDS for name in arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +79,7 @@ class DomainStats:
             the whole.
         duplicates: documents of the source left out, being equal to an earlier one.
         read: documents that were measured, where calibration stopped before the last; else None.
-        arrays: field -> array with a leading fold axis; see ``FIELDS``.
+        arrays: field -> array with a leading fold axis; see ``ALL_FIELDS``.
     """
 
     name: str
@@ -62,6 +91,11 @@ class DomainStats:
     read: int | None = None
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether the sums say what a loss says of each expert: ``LOSS_FIELDS``."""
+        return has_loss(self.arrays)
+
     def total(self, name: str, *, folds: Sequence[int] | None = None) -> Array:
         """One field summed (or maximised) over all folds, or over the given ones.
 
@@ -69,8 +103,9 @@ class DomainStats:
             StatsError: the stats do not hold the field.
         """
         if name not in self.arrays:
+            how = " with --loss-aware" if name in LOSS_FIELDS else ""
             raise StatsError(
-                f"domain {self.name!r} has no field {name!r}; calibrate again to collect it."
+                f"domain {self.name!r} has no field {name!r}; calibrate again{how} to collect it."
             )
         array = self.arrays[name]
         chosen = array if folds is None else array[list(folds)]
@@ -118,8 +153,9 @@ def domain_of(entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> DomainSt
 
 
 def _fields_of(domain: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    loss = any(f"{domain}/{name}" in arrays for name in LOSS_FIELDS)
     found = {}
-    for name in FIELDS:
+    for name in fields(loss=loss):
         key = f"{domain}/{name}"
         if key not in arrays:
             raise StatsError(f"domain {domain!r} lacks the field {name!r}; calibrate again.")

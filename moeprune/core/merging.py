@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from moeprune.core.completions import Completions, completions_of
-from moeprune.core.stats import FIELDS, MAXIMA, CalibrationStats, DomainStats
+from moeprune.core.stats import MAXIMA, CalibrationStats, DomainStats
 from moeprune.errors import MismatchError, StatsError, UsageError
 
 # Of one model the kinds of attention are the same, but older stats do not state them.
@@ -37,6 +37,11 @@ def merge(parts: Sequence[CalibrationStats]) -> CalibrationStats:
             raise MismatchError(
                 f"stats of two models: {first.model.name} ({first.model.fingerprint[:12]}) and "
                 f"{other.model.name} ({other.model.fingerprint[:12]}). Merge stats of one model."
+            )
+        if other.has_loss != first.has_loss:
+            raise MismatchError(
+                "stats made with --loss-aware and without it cannot be added up. Calibrate both "
+                "with it, or both without."
             )
         keys = set(first.provenance) | set(other.provenance)
         # The mode first: stats of another mode also differ in what only that mode states.
@@ -97,7 +102,7 @@ def _merge_domain(parts: Sequence[DomainStats]) -> DomainStats:
         name: (np.maximum if name in MAXIMA else np.add).reduce(
             [part.arrays[name] for part in ordered]
         )
-        for name in FIELDS
+        for name in first.arrays
     }
     whole = replace(first, arrays=arrays, shards=tuple(sorted(shards)))
     return whole if missing_shards(whole) else replace(whole, shards=((0, 1),))

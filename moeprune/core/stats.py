@@ -15,15 +15,35 @@ from typing import Any
 import numpy as np
 
 from moeprune.artefact import canonical_json, check_schema, parse_json, write_bytes
-from moeprune.core.domain_stats import FIELDS, FOLDS, MAXIMA, Array, DomainStats, domain_of
+from moeprune.core.domain_stats import (
+    ALL_FIELDS,
+    FIELDS,
+    FOLDS,
+    LOSS_FIELDS,
+    MAXIMA,
+    Array,
+    DomainStats,
+    domain_of,
+)
 from moeprune.core.facts import ModelFacts
 from moeprune.core.stats_checks import check_sums
 from moeprune.errors import StatsError, UsageError
 from moeprune.kinds import kind_of, wanted
 
-__all__ = ["FIELDS", "FOLDS", "MAXIMA", "SCHEMA", "Array", "CalibrationStats", "DomainStats"]
+__all__ = [
+    "ALL_FIELDS",
+    "FIELDS",
+    "FOLDS",
+    "LOSS_FIELDS",
+    "MAXIMA",
+    "SCHEMA",
+    "Array",
+    "CalibrationStats",
+    "DomainStats",
+]
 
 SCHEMA = "moeprune.stats/1"
+SCHEMA_LOSS = "moeprune.stats/1.1"  # with LOSS_FIELDS, which readers of 1 leave aside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +71,39 @@ class CalibrationStats:
                 raise StatsError(
                     f"stats hold a domain called {name!r}; a name is printable and without '/'."
                 )
+        self._check_loss()
         shape = {"L": self.model.num_layers, "E": self.model.width}
         for domain in self.domains:
             for name, array in domain.arrays.items():
-                axes, dtype, _ = FIELDS[name]
+                axes, dtype, _ = ALL_FIELDS[name]
                 want = (FOLDS, *(shape[axis] for axis in axes))
                 if array.shape != want or array.dtype != np.dtype(dtype):
                     raise StatsError(
                         f"{domain.name}/{name} is {array.dtype}{list(array.shape)}, "
                         f"expected {dtype}{list(want)}; the stats file is damaged."
                     )
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the sums say what a loss says of each expert: ``LOSS_FIELDS``."""
+        return self.domains[0].has_loss
+
+    def _check_loss(self) -> None:
+        """The fields of a loss are there as a group and in all domains, or in none."""
+        for domain in self.domains:
+            lacks = [name for name in LOSS_FIELDS if name not in domain.arrays]
+            if domain.has_loss and lacks:
+                raise StatsError(
+                    f"domain {domain.name!r} has fields of a loss and lacks {lacks[0]!r}; the "
+                    "stats file is damaged."
+                )
+            if domain.has_loss != self.has_loss:
+                names = [one.name for one in (self.domains[0], domain)]
+                yes, no = names if self.has_loss else names[::-1]
+                raise StatsError(
+                    f"domain {yes!r} was measured with --loss-aware and {no!r} without it. "
+                    "Calibrate both with it, or both without."
+                )
 
     def check_counts(self) -> None:
         """Check that routing adds up in every domain, fold and layer.
@@ -96,7 +139,7 @@ class CalibrationStats:
             for name, array in sorted(domain.arrays.items())
         }
         body = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_LOSS if self.has_loss else SCHEMA,
             "model": self.model.to_json(),
             "provenance": dict(self.provenance),
             "domains": [

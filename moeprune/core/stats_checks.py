@@ -6,12 +6,15 @@ F folds, L MoE layers, E experts of the widest layer, K experts run per token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moeprune.core.domain_stats import SIGNED, has_loss
 from moeprune.core.facts import ModelFacts
+from moeprune.core.loss_checks import check_loss
 from moeprune.core.rows import row_name
 from moeprune.errors import StatsError
 
@@ -28,6 +31,10 @@ class Sums(Protocol):
         """Of the domain."""
 
     @property
+    def documents(self) -> int:
+        """Of the whole domain."""
+
+    @property
     def arrays(self) -> Mapping[str, Array]:
         """Field -> array with a leading fold axis."""
 
@@ -39,7 +46,8 @@ def check_sums(model: ModelFacts, domains: Sequence[Sums]) -> None:
     tokens, also when sorted by rank; entropy is at most log2 E a token; every sum is finite and not
     negative, over all folds too; nothing lies beyond the experts of a narrow layer. Where tokens
     may choose idle experts, the first two are upper bounds, and E counts the idle ones too. Where a
-    forward pass runs a layer several times, its tokens count as often.
+    forward pass runs a layer several times, its tokens count as often. For what holds of the sums
+    of a loss see :mod:`moeprune.core.loss_checks`.
 
     Raises:
         StatsError: it does not; the message names domain, layer and both numbers.
@@ -53,13 +61,20 @@ def check_sums(model: ModelFacts, domains: Sequence[Sums]) -> None:
         if np.any(tokens_FL * passes_L[0] != tokens_FL[:, :1] * passes_L):
             raise StatsError(f"{domain.name}: layers did not all see the same tokens.")
         _check_routing(model, domain, tokens_FL)
+        if has_loss(domain.arrays):
+            where = partial(_where, model, domain.name)
+            check_loss(domain.arrays, domain.documents, tokens_FL // passes_L, where=where)
+
+
+def _where(model: ModelFacts, domain: str, row: int) -> str:
+    return f"{domain}, {row_name(*model.rows[row])}"
 
 
 def _check_range(domain: str, name: str, array: Array, experts_L: Array) -> None:
     with np.errstate(over="ignore"):
         # In float64 the total of int64 counts cannot wrap round.
         total = array.sum(dtype=np.float64)
-    if not np.isfinite(total) or np.any(array < 0):
+    if not np.isfinite(total) or (name not in SIGNED and np.any(array < 0)):
         raise StatsError(
             f"{domain}/{name} holds a negative or non-finite number: the model's forward pass "
             "overflowed, or the file is damaged. Try --dtype float32."
@@ -75,8 +90,8 @@ def _check_range(domain: str, name: str, array: Array, experts_L: Array) -> None
 def _check_routing(model: ModelFacts, domain: Sums, tokens_FL: Array) -> None:
     count_FLE, rank_FLE = domain.arrays["count"], domain.arrays["rank_prob_sum"]
     idle = model.idle_experts
-    for row, of in enumerate(model.rows):
-        where = f"{domain.name}, {row_name(*of)}"
+    for row in range(model.num_layers):
+        where = _where(model, domain.name, row)
         tokens_F = tokens_FL[:, row]
         tokens, count = int(tokens_F.sum()), int(count_FLE[:, row].sum())
         count_F, due_F = count_FLE[:, row].sum(axis=1), model.top_k * tokens_F

@@ -1,6 +1,6 @@
 """A batch on its way through the model: which of its positions are tokens, and which are counted.
 
-B documents, S positions, T tokens without padding, C of them counted.
+B documents, S positions, T tokens without padding, C of them counted, E routed experts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ class OpenBatch:
         counted_C: places of the counted tokens among the tokens, or None: all are counted.
         number_C: number of each counted token's document, or None: not told.
         seen: rows that have reported.
+        fold_T: int64 fold of each token, counted or not, on the CPU.
+        document_T: int64 line of the batch that each token stands in, on the CPU.
+        fold_B: int64 fold of each line; 0 where it is all padding.
+        number_B: number of each line's document, or None: not told.
+        targets: tokens whose loss has been added.
+        change_2BE: row -> float64 sums over each document of what leaving an expert out changes:
+            dropped, and with the next one in its place.
     """
 
     positions: int = 0
@@ -32,6 +39,12 @@ class OpenBatch:
     counted_C: Tensor | None = None
     number_C: NDArray[np.int64] | None = None
     seen: set[int] = field(default_factory=set)
+    fold_T: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    document_T: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    fold_B: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    number_B: NDArray[np.int64] | None = None
+    targets: int = 0
+    change_2BE: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -48,7 +61,7 @@ class OpenBatch:
             number_B: number of each document in its domain, for messages.
         """
         flat = torch.from_numpy(fold_BS.reshape(-1))
-        fold_C = flat[flat >= 0]
+        fold_T = fold_C = flat[flat >= 0]
         full = fold_C.numel() == flat.numel()
         live_T = None if full else torch.nonzero(flat >= 0).reshape(-1)
         counted_C = None
@@ -67,8 +80,16 @@ class OpenBatch:
             live_T=live_T,
             counted_C=counted_C,
             number_C=number_C,
+            fold_T=fold_T,
+            document_T=torch.from_numpy(np.nonzero(fold_BS >= 0)[0]),
+            fold_B=torch.from_numpy(fold_BS.max(axis=1, initial=0)),
+            number_B=number_B,
         )
 
     def document(self, token: int) -> str:
         """A counted token's document, for a message."""
         return "a document" if self.number_C is None else f"document {self.number_C[token]}"
+
+    def named(self, line: int) -> str:
+        """The document of a line of the batch, for a message."""
+        return "a document" if self.number_B is None else f"document {self.number_B[line]}"

@@ -7,7 +7,6 @@ float64 and is added in an order that depends on the batch alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from moeprune.core.domain_stats import FOLDS, fields
 from moeprune.core.layout import MoeLayout
-from moeprune.core.stats import FIELDS, FOLDS
-from moeprune.errors import CheckpointError, StatsError, UnsupportedModelError
+from moeprune.errors import StatsError, UnsupportedModelError
+from moeprune.observe.loss_sums import LossSums
 from moeprune.observe.open_batch import OpenBatch
+from moeprune.observe.router_sums import add_routers, check_finite
 from moeprune.observe.scores import router_probabilities
 
 
@@ -39,6 +40,7 @@ class FoldedSums:
         gate_scale: float = 1.0,
         num_idle: int = 0,
         part: int | None = None,
+        loss: bool = False,
     ):
         """Begin at zero.
 
@@ -51,6 +53,7 @@ class FoldedSums:
             part: where processes share the experts, which of them this is. Each counts what its
                 own experts do; what the routers say of tokens is the same in all, and the first
                 counts it.
+            loss: add up what a loss says of each expert, too.
         """
         self._layer_ids = tuple(layer_ids)
         self._num_experts = tuple(num_experts)
@@ -58,15 +61,18 @@ class FoldedSums:
         self._gate_scale = gate_scale
         self._num_idle = num_idle
         self._part = part
+        self.loss = loss
         shape = {"L": len(layer_ids), "E": max(num_experts)}
-        self._arrays: dict[str, NDArray[Any]] = {
-            name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
-            for name, (axes, dtype, _) in FIELDS.items()
-        }
+        self._keep(
+            {
+                name: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
+                for name, (axes, dtype, _) in fields(loss=loss).items()
+            }
+        )
         self._open = OpenBatch()
 
     @classmethod
-    def of(cls, layout: MoeLayout, *, part: int | None = None) -> FoldedSums:
+    def of(cls, layout: MoeLayout, *, part: int | None = None, loss: bool = False) -> FoldedSums:
         """Empty sums for a model of this layout."""
         return cls(
             layer_ids=layout.layer_ids,
@@ -75,6 +81,7 @@ class FoldedSums:
             gate_scale=layout.gate_scale,
             num_idle=layout.idle_experts,
             part=part,
+            loss=loss,
         )
 
     @property
@@ -106,7 +113,14 @@ class FoldedSums:
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from sums that :meth:`arrays` gave."""
-        self._arrays = {name: arrays[name].copy() for name in FIELDS}
+        self._keep({name: arrays[name].copy() for name in fields(loss=self.loss)})
+
+    def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        self._loss = None
+        if self.loss:
+            of = {"layer_ids": self._layer_ids, "num_experts": self._num_experts}
+            self._loss = LossSums(arrays, **of)
 
     def live(self, values: Tensor, *, row: int) -> Tensor:
         """Rows of a flattened batch that belong to tokens."""
@@ -157,9 +171,9 @@ class FoldedSums:
         gate = gates_TK.cpu().double().reshape(-1).abs() * self._gate_scale
         norm = norms_TK.cpu().double().reshape(-1)
         gate_norm = gate * norm if gate_norms_TK is None else gate_norms_TK.cpu().double().flatten()
-        self._check_finite(row, probs_TE, gate, norm, gate_norm)
+        check_finite(self._open, self._layer_ids[row], probs_TE, gate, norm, gate_norm)
         if not self._part:
-            self._add_routers(row, probs_TE)
+            add_routers(self._arrays, row, self._open.fold_C, probs_TE, experts=experts)
         top_k = ids_TK.shape[1]
         # One bin a (fold, expert): bincount adds in the order of the tokens, always the same.
         ids = ids_TK.cpu().reshape(-1)
@@ -180,6 +194,32 @@ class FoldedSums:
         np.maximum(kept, largest.reshape(FOLDS, experts).numpy(), out=kept)
         self._open.seen.add(row)
 
+    def add_changes(self, row: int, *, ids_TK: Tensor, drop_TK: Tensor, cf_TK: Tensor) -> None:
+        """Add what the loss says of one layer's choices, of the tokens that are not counted too.
+
+        A layer that runs several times reports as often.
+
+        Args:
+            row: the MoE layer.
+            ids_TK: int64 experts chosen by each token; of an idle one nothing is counted, nor of
+                −1.
+            drop_TK: −w_e u_e, nats: first-order change of the loss if what the expert adds were
+                left out.
+            cf_TK: γ_t · δ_{t,e}, nats: the same if the expert could not be selected.
+        """
+        assert self._loss is not None
+        self._loss.add_changes(self._open, row, ids_TK=ids_TK, drop_TK=drop_TK, cf_TK=cf_TK)
+
+    def add_loss(self, loss_N: Tensor, document_N: Tensor) -> None:
+        """Add the loss of some of the batch's target tokens, once of each.
+
+        Args:
+            loss_N: nats.
+            document_N: int64 line of the batch that the token stands in.
+        """
+        assert self._loss is not None
+        self._loss.add_loss(self._open, loss_N, document_N)
+
     def end(self) -> None:
         """Close a batch.
 
@@ -192,43 +232,14 @@ class FoldedSums:
                     f"layer {layer}: its experts or its router never reported in a forward pass; "
                     "this model runs them in a way that cannot be observed."
                 )
+        if self._loss is not None:
+            self._loss.end(self._open)
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Field -> array, as ``core.stats.FIELDS`` names and shapes them."""
+        """Field -> array, as ``core.domain_stats.fields`` names and shapes them."""
         return dict(self._arrays)
-
-    def _check_finite(self, row: int, probs_TE: Tensor, *chosen: Tensor) -> None:
-        """Sums never recover from a NaN, and a plan would be made of it."""
-        if all(bool(torch.isfinite(values.sum()).item()) for values in (probs_TE, *chosen)):
-            return
-        bad_T = ~torch.isfinite(probs_TE).all(dim=1).cpu()
-        for values in chosen:
-            bad_T |= ~torch.isfinite(values.reshape(bad_T.numel(), -1)).all(dim=1)
-        token = int(bad_T.nonzero()[0])
-        raise CheckpointError(
-            f"layer {self._layer_ids[row]}, {self._open.document(token)}: the router or an expert "
-            "gives a number that is not finite. In float16 numbers overflow: give --dtype bfloat16 "
-            "or float32; else the weights are damaged."
-        )
 
     def _bin(self, name: str, row: int, bins: Tensor, weights: Tensor | None) -> None:
         experts = self._num_experts[row]
         sums = torch.bincount(bins, weights=weights, minlength=FOLDS * experts)
         self._arrays[name][:, row, :experts] += sums.reshape(FOLDS, experts).numpy()
-
-    def _add_routers(self, row: int, probs_TE: Tensor) -> None:
-        experts = self._num_experts[row]
-        self._arrays["tokens"][:, row] += np.bincount(self._open.fold_C.numpy(), minlength=FOLDS)
-        fold_T = self._open.fold_C.to(probs_TE.device)
-        member_FT = torch.nn.functional.one_hot(fold_T, FOLDS).T.double()
-        entropy_T = torch.special.entr(probs_TE).double().sum(dim=1) / math.log(2)  # bits
-        probs_TE = probs_TE[:, :experts]
-        self._arrays["prob_sum"][:, row, :experts] += (member_FT @ probs_TE.double()).cpu().numpy()
-        if probs_TE.device.type == "cpu":  # numpy's sort is several times faster than torch's
-            ranked_TE = torch.from_numpy(np.sort(probs_TE.numpy(), axis=1)).flip(1)
-        else:
-            ranked_TE = probs_TE.sort(dim=1, descending=True).values
-        ranked_FE = member_FT @ ranked_TE.double()
-        self._arrays["rank_prob_sum"][:, row, :experts] += ranked_FE.cpu().numpy()
-        self._arrays["entropy_sum"][:, row] += (member_FT @ entropy_T).cpu().numpy()
-        self._arrays["entropy_sq_sum"][:, row] += (member_FT @ entropy_T.square()).cpu().numpy()

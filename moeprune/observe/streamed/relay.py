@@ -60,6 +60,24 @@ class Relay:
         """Add one layer's view."""
         self._now.add(row, **seen)
 
+    @property
+    def loss(self) -> bool:
+        """Whether a loss is asked for; the same of all passes."""
+        return self._now.loss
+
+    @property
+    def open_batch(self) -> OpenBatch:
+        """The batch whose layers report."""
+        return self._now.open_batch
+
+    def add_changes(self, row: int, **seen: Any) -> None:
+        """Add what the loss says of one layer's choices."""
+        self._now.add_changes(row, **seen)
+
+    def add_loss(self, loss_N: Tensor, document_N: Tensor) -> None:
+        """Add the loss of some target tokens."""
+        self._now.add_loss(loss_N, document_N)
+
     def end(self) -> None:
         """Close a batch."""
         self._now.end()
