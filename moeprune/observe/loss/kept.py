@@ -14,11 +14,13 @@ class Kept:
 
     Attributes:
         pinned: whether all of it stays in memory.
+        turned: whether the way back has begun; before, the last entry stays in memory too, for what
+            comes after the last layer.
         fetch: told of an entry that is going to be used.
     """
 
     def __init__(self) -> None:
-        self.pinned = False
+        self.pinned = self.turned = False
         self.fetch: Callable[[Any], None] | None = None
         self._entries: list[Any] = []
 
@@ -39,17 +41,12 @@ class Kept:
         self._entries.append(entry)
 
     def pop(self) -> Any:
-        """What the last layer needs, to be used and forgotten."""
-        entry = self.top()
-        self._entries.pop()
-        return entry
-
-    def top(self) -> Any:
-        """What the last layer needs; it stays kept."""
+        """What the last layer needs; it is forgotten here."""
+        self.turned = True
         entry = self._entries[-1]
         if self.fetch is not None:
             self.fetch(entry)
-        return entry
+        return self._entries.pop()
 
     def pin(self) -> None:
         """All stays in memory: autograd may need numbers of it where no entry is asked for."""

@@ -66,7 +66,11 @@ class Spill:
                 f"what was written to {self._folder} cannot be read: {problem.strerror or problem}."
                 " Start the same command again."
             ) from problem
-        self._free[room.nbytes].append(at)
+        self.drop(at, room.nbytes)
+
+    def drop(self, at: int, nbytes: int) -> None:
+        """Nobody asks for a piece any more."""
+        self._free[nbytes].append(at)
 
 
 @contextlib.contextmanager

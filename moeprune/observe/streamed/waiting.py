@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import greenlet
+import torch
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.streamed.units import Unit
@@ -33,6 +34,7 @@ class Pass:
         self.wants: Unit | None = None
         self._greenlet = greenlet.greenlet(run)
         self._greenlet.gr_context = contextvars.copy_context()
+        self._tracked: bool | None = None  # by autograd; of the thread, so each pass brings its own
 
     @property
     def top(self) -> Any:
@@ -41,13 +43,27 @@ class Pass:
 
     def go_on(self) -> None:
         """Run until the next unit that is not in memory, or to the end."""
-        self.wants = self._greenlet.switch()
+        with self._own_tracking():
+            self.wants = self._greenlet.switch()
         self.taken += 1
 
     def give_up(self) -> None:
         """Leave the pass where it stands; its frames are unwound."""
         if self._greenlet:
-            self._greenlet.throw(greenlet.GreenletExit)
+            with self._own_tracking():
+                self._greenlet.throw(greenlet.GreenletExit)
+
+    @contextlib.contextmanager
+    def _own_tracking(self) -> Iterator[None]:
+        """Whether autograd tracks, as the pass has left it; afterwards as it was here."""
+        here = torch.is_grad_enabled()
+        if self._tracked is not None:
+            torch.set_grad_enabled(self._tracked)
+        try:
+            yield
+        finally:
+            self._tracked = torch.is_grad_enabled()
+            torch.set_grad_enabled(here)
 
 
 class Gate:

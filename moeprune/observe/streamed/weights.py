@@ -86,6 +86,8 @@ class Weights:
             for portion in self._portions(wanted):
                 mismatched |= self._convert(portion)
         self._move_tied(sources)
+        for name in unit.tensors:
+            self._get(name).requires_grad_(False)  # or their gradients would be computed too
         missing = {name for name in unit.tensors if self._is_absent(name)}
         for group in wanted:  # what a group gives beside what was asked for
             for name in set(group.targets) - set(unit.tensors):
