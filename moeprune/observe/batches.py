@@ -33,6 +33,8 @@ class Batch:
         counted_BS: whether the token is counted; the others are read, so that they are seen, no
             more.
         number_B: int64 number of each document in its domain.
+        target_BS: whether the token's loss is taken: that with which the token before it, the
+            document's, predicts it.
     """
 
     ids_BS: NDArray[np.int64]
@@ -41,6 +43,7 @@ class Batch:
     fold_BS: NDArray[np.int64]
     counted_BS: NDArray[np.bool_]
     number_B: NDArray[np.int64]
+    target_BS: NDArray[np.bool_]
 
     @property
     def num_tokens(self) -> int:
@@ -142,6 +145,7 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
     positions_BS = np.zeros_like(ids_BS)
     fold_BS = np.full_like(ids_BS, -1)
     counted_BS = np.zeros(ids_BS.shape, np.bool_)
+    target_BS = np.zeros(ids_BS.shape, np.bool_)
     for line, (row, ids) in enumerate(zip(rows, documents, strict=True)):
         first = 0 if padding_side == "right" else width - ids.size
         place = slice(first, first + ids.size)
@@ -151,6 +155,8 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
         fold_BS[line, place] = corpus.numbers[row] % FOLDS
         start = corpus.starts[row] if corpus.starts else 0
         counted_BS[line, first + start : first + ids.size] = True
+        target_BS[line, place] = corpus.targets[row] if corpus.targets else True
+        target_BS[line, first] = False
     return Batch(
         ids_BS=ids_BS,
         mask_BS=mask_BS,
@@ -158,4 +164,5 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
         fold_BS=fold_BS,
         counted_BS=counted_BS,
         number_B=np.array([corpus.numbers[row] for row in rows], np.int64),
+        target_BS=target_BS,
     )

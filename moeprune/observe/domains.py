@@ -1,4 +1,4 @@
-"""Domains of calibration text: from ``NAME=SOURCE`` to the token ids of numbered documents.
+"""Domains of calibration text: from a source to the token ids of numbered documents.
 
 A document is one row of a JSONL file or a table, one part of a text file between form feeds, or one
 piece of a running text; of equal documents the first counts. Its first ``length`` tokens are used.
@@ -9,7 +9,7 @@ shards and folds never depend on batches.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from moeprune.errors import DomainError, UsageError
 from moeprune.observe.distinct import Source
 from moeprune.observe.rows import Document
-from moeprune.observe.sources import BUILTIN, builtin_names, read_source, streamed
+from moeprune.observe.sources import read_source, streamed
+from moeprune.observe.targets import Targets, encode_answers
 from moeprune.observe.tokenizer import encode, encode_running
 
 Ids = NDArray[np.int32]
@@ -42,6 +43,8 @@ class Corpus:
         duplicates: documents of the source that were left out, being equal to an earlier one.
         starts: place of the first token of each document that is counted, the ones before it being
             read only; empty: every token is counted.
+        targets: (T,) bool of each document: tokens whose loss is taken; empty: all of every
+            document. A document's first token is never one, since nothing predicts it.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Corpus:
     shard: tuple[int, int] = (0, 1)
     duplicates: int = 0
     starts: tuple[int, ...] = ()
+    targets: tuple[Targets, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -67,18 +71,25 @@ class Corpus:
     def cut(self, length: int) -> Corpus:
         """The same documents, of which only the first ``length`` tokens are used."""
         documents = tuple(ids[:length] for ids in self.documents)
-        return replace(self, documents=documents, sha256=sha256_of(documents))
+        targets = tuple(own[:length] for own in self.targets)
+        return replace(
+            self, documents=documents, targets=targets, sha256=sha256_of(documents, targets)
+        )
 
     def take_shard(self, index: int, of: int) -> Corpus:
         """The documents whose number is ``index`` modulo ``of``; they keep their numbers."""
         check_shard(index, of)
         mine = [row for row, number in enumerate(self.numbers) if number % of == index]
+        return replace(self.rows(mine), shard=(index, of))
+
+    def rows(self, rows: Sequence[int]) -> Corpus:
+        """Some of the documents it holds, which keep their numbers."""
         return replace(
             self,
-            numbers=tuple(self.numbers[row] for row in mine),
-            documents=tuple(self.documents[row] for row in mine),
-            shard=(index, of),
-            starts=tuple(self.starts[row] for row in mine if self.starts),
+            numbers=tuple(self.numbers[row] for row in rows),
+            documents=tuple(self.documents[row] for row in rows),
+            starts=tuple(self.starts[row] for row in rows if self.starts),
+            targets=tuple(self.targets[row] for row in rows if self.targets),
         )
 
 
@@ -92,61 +103,6 @@ def check_shard(index: int, of: int) -> None:
         raise UsageError(f"shard {index}/{of} does not exist; of 4 shards, name 0/4 to 3/4.")
 
 
-def parse_domain(text: str, *, option: str = "--domain") -> tuple[str, str]:
-    """Split ``NAME=SOURCE``.
-
-    Args:
-        text: to split.
-        option: under which the user gave it.
-
-    Raises:
-        UsageError: no ``=``, or one side is empty.
-    """
-    name, equals, source = text.partition("=")
-    if not equals or not name.strip() or not source.strip():
-        raise UsageError(
-            f"{option} {text!r} is not NAME=SOURCE. Write for example math=builtin:math."
-        )
-    return name.strip(), source.strip()
-
-
-def named_domains(
-    domains: Mapping[str, str] | Sequence[str] | None, *, option: str = "--domain"
-) -> dict[str, str]:
-    """Name -> source, checked; None gives the built-in domains.
-
-    Args:
-        domains: as the user names them.
-        option: under which.
-
-    Raises:
-        DomainError: a name occurs twice, is empty or cannot name a tensor.
-        UsageError: an entry is not ``NAME=SOURCE``, or there is none.
-    """
-    if domains is None:
-        pairs = [(name, BUILTIN + name) for name in builtin_names()]
-    elif isinstance(domains, Mapping):
-        pairs = list(domains.items())
-    else:
-        texts = [domains] if isinstance(domains, str) else domains
-        pairs = [parse_domain(text, option=option) for text in texts]
-    if not pairs:
-        raise UsageError("no domain to calibrate on. Name at least one with --domain NAME=SOURCE.")
-    found: dict[str, str] = {}
-    for name, source in pairs:
-        if not name.strip() or "/" in name or not name.isprintable():
-            raise DomainError(
-                f"a domain cannot be called {name!r}: stats are stored under NAME/FIELD. "
-                "Use a printable name without '/'."
-            )
-        if name in found:
-            raise DomainError(
-                f"domain {name!r} is given twice ({found[name]} and {source}). Rename one."
-            )
-        found[name] = str(source)
-    return found
-
-
 def read_corpus(
     name: str,
     source: str,
@@ -157,6 +113,7 @@ def read_corpus(
     seed: int = 0,
     skip: int = 0,
     chat_template: bool = True,
+    answers: bool = False,
 ) -> Corpus:
     """Read, sample and tokenise one domain.
 
@@ -170,9 +127,11 @@ def read_corpus(
         skip: documents drawn before those, by a draw with the same seed, which are left out.
         chat_template: write chats as the tokenizer's template does; see
             :func:`moeprune.observe.tokenizer.encode`.
+        answers: find out which tokens are of an answer, where rows say so; see
+            :mod:`moeprune.observe.targets`. Else all are targets.
 
     Raises:
-        DomainError: no document, or no token in any of them.
+        DomainError: no document, or no token in any of them; or no token of an answer.
         UsageError: ``length`` or ``samples`` below 1, or ``seed`` out of range.
     """
     check_draw(length=length, samples=samples, seed=seed)
@@ -180,17 +139,23 @@ def read_corpus(
     if read.running:
         pieces = encode_running(read.documents[0], tokenizer=tokenizer, length=length)
         documents = [pieces[row] for row in drawn(len(pieces), samples, seed, skip)]
+        targets: Sequence[Targets] = ()
     else:
         if streamed(source):  # the stream was drawn from while it was read
             samples, skip = None, 0
         chosen = read.take(drawn(read.total, samples, seed, skip))
         how = {"tokenizer": tokenizer, "length": length, "chat_template": chat_template}
-        documents = _encoded(chosen, **how)
+        documents, targets = _encoded(chosen, answers=answers, **how)
     if not documents:
         raise DomainError(
             f"domain {name!r} ({source}) has no token after tokenising. Give it longer text."
         )
-    return _corpus(name, read, documents)
+    if targets and not any(own.any() for own in targets):
+        raise DomainError(
+            f"domain {name!r} ({source}) has no token of an answer within {length} tokens a "
+            "document, so no loss. Raise --length, or take the loss of all tokens: --loss all."
+        )
+    return _corpus(name, read, documents, targets)
 
 
 def check_draw(*, length: int, samples: int | None, seed: int) -> None:
@@ -205,10 +170,18 @@ def check_draw(*, length: int, samples: int | None, seed: int) -> None:
         raise UsageError(f"--seed {seed} is out of range; use 0 to {_SEEDS - 1}.")
 
 
-def _encoded(chosen: Iterable[Document], **how: Any) -> list[Ids]:
+def _encoded(
+    chosen: Iterable[Document], *, answers: bool, **how: Any
+) -> tuple[list[Ids], Sequence[Targets]]:
+    """Token ids of documents, none empty, and their targets; none where all tokens are."""
     # Copies, since what is cut off would stay in memory beside a view.
-    encoded = (encode(document, **how).copy() for document in chosen)
-    return [ids for ids in encoded if ids.size]
+    if not answers:
+        encoded = (encode(document, **how).copy() for document in chosen)
+        return [ids for ids in encoded if ids.size], ()
+    both = [encode_answers(document, **how) for document in chosen]
+    kept = [(ids.copy(), targets.copy()) for ids, targets in both if ids.size]
+    whole = all(targets[1:].all() for _, targets in kept)
+    return [ids for ids, _ in kept], () if whole else [targets for _, targets in kept]
 
 
 def drawn(available: int, samples: int | None, seed: int, skip: int = 0) -> Sequence[int]:
@@ -220,22 +193,27 @@ def drawn(available: int, samples: int | None, seed: int, skip: int = 0) -> Sequ
     return sorted(int(row) for row in taken)
 
 
-def _corpus(name: str, read: Source, documents: Sequence[Ids]) -> Corpus:
+def _corpus(
+    name: str, read: Source, documents: Sequence[Ids], targets: Sequence[Targets]
+) -> Corpus:
     return Corpus(
         name=name,
         source=read.name,
-        sha256=sha256_of(documents),
+        sha256=sha256_of(documents, targets),
         total=len(documents),
         numbers=tuple(range(len(documents))),
         documents=tuple(documents),
         duplicates=read.duplicates,
+        targets=tuple(targets),
     )
 
 
-def sha256_of(documents: Iterable[Ids]) -> str:
-    """Over the token ids of documents, and where each of them ends."""
+def sha256_of(documents: Iterable[Ids], targets: Iterable[Targets] = ()) -> str:
+    """Over the token ids of documents, where each of them ends, and targets that are not all."""
     digest = hashlib.sha256()
     for ids in documents:
         digest.update(ids.size.to_bytes(8, "little"))  # so that document borders count too
         digest.update(ids.astype("<i4").tobytes())
+    for own in targets:
+        digest.update(np.packbits(own).tobytes())
     return digest.hexdigest()

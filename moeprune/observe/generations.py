@@ -17,8 +17,9 @@ import numpy as np
 
 from moeprune.errors import DomainError, UsageError
 from moeprune.kinds import kind_of
-from moeprune.observe.domains import Ids, check_draw, drawn, named_domains, sha256_of
+from moeprune.observe.domains import Ids, check_draw, drawn, sha256_of
 from moeprune.observe.generate import Completion
+from moeprune.observe.named import named_domains
 from moeprune.observe.prompts import Prompts, check_prompt
 from moeprune.observe.rows import Document, row_prompt, row_string
 from moeprune.observe.sources import split_name

@@ -7,7 +7,6 @@ more text would change what is decided.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -35,15 +34,6 @@ def _parts(corpus: Corpus, seed: int) -> list[Corpus]:
     order = np.random.RandomState(seed).permutation(total)
     size = max(_LEAST, -(-total // _ROUNDS))
     return [
-        _rows(corpus, sorted(order[start : start + size].tolist()))
+        corpus.rows(sorted(order[start : start + size].tolist()))
         for start in range(0, max(total, 1), size)
     ]
-
-
-def _rows(corpus: Corpus, rows: Sequence[int]) -> Corpus:
-    return replace(
-        corpus,
-        numbers=tuple(corpus.numbers[row] for row in rows),
-        documents=tuple(corpus.documents[row] for row in rows),
-        starts=tuple(corpus.starts[row] for row in rows if corpus.starts),
-    )

@@ -20,11 +20,14 @@ class Document:
         text: the text, or the messages of a chat that the tokenizer's template turns into text.
         where: file and line, for messages about it.
         whole: it is a prompt to be answered as it stands, not a text that may be cut.
+        asked: what of it is no answer: characters of a prompt before its completion, or messages.
+            Of a chat, only what the assistant says is an answer.
     """
 
     text: str | Messages
     where: str
     whole: bool = False
+    asked: int = 0
 
     @property
     def is_chat(self) -> bool:
@@ -37,8 +40,8 @@ class Document:
         return not (self.text.strip() if isinstance(self.text, str) else self.text)
 
 
-def row_text(row: Any, where: str, *, table: bool = False) -> str | Messages:
-    """The text of a row: of ``text``, or ``messages``, or ``prompt`` followed by ``completion``.
+def row_document(row: Any, where: str, *, table: bool = False) -> Document:
+    """A row as a document: ``text``, or ``messages``, or ``prompt`` followed by ``completion``.
 
     Args:
         row: key -> value; null is as good as no key.
@@ -50,14 +53,19 @@ def row_text(row: Any, where: str, *, table: bool = False) -> str | Messages:
     """
     have = _present(row, where)
     if "text" in have:
-        return row_string(row, "text", where)
+        return Document(text=row_string(row, "text", where), where=where)
     if "messages" in have:
-        return _messages(row, "messages", where, table=table)
+        return Document(text=_messages(row, "messages", where, table=table), where=where)
     if "prompt" in have and "completion" in have:
+        asked: Any
+        told: Any
         if isinstance(row["prompt"], list):
             asked = _messages(row, "prompt", where, table=table)
-            return asked + _messages(row, "completion", where, table=table)
-        return row_string(row, "prompt", where) + row_string(row, "completion", where)
+            told = _messages(row, "completion", where, table=table)
+        else:
+            asked = row_string(row, "prompt", where)
+            told = row_string(row, "completion", where)
+        return Document(text=asked + told, where=where, asked=len(asked))
     raise DomainError(
         f"{where} has {_keys(row)}; it needs 'text', or 'messages', or 'prompt' and 'completion'."
     )
@@ -115,7 +123,7 @@ def _asked(messages: Messages, where: str) -> Messages:
 
 
 def column_question(row: Mapping[str, Any], columns: str | None, where: str) -> Document:
-    """A table's row as a prompt; see :func:`column_text` and :func:`row_question`.
+    """A table's row as a prompt; see :func:`column_document` and :func:`row_question`.
 
     Raises:
         DomainError: there is no such column, or it holds something else.
@@ -124,14 +132,14 @@ def column_question(row: Mapping[str, Any], columns: str | None, where: str) -> 
         if all(row.get(key) is None for key in _ASKING) and set(_ASKING) & set(row):
             return Document(text="", where=where)
         return row_question(row, where, table=True)
-    text = column_text(row, columns, where)
+    text = column_document(row, columns, where).text
     if isinstance(text, str):
         return Document(text=text, where=where, whole=columns == "prompt")
     return Document(text=_asked(text, where) if text else text, where=where, whole=True)
 
 
-def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str | Messages:
-    """The text of a table's row, whose missing values are None and make an empty text.
+def column_document(row: Mapping[str, Any], columns: str | None, where: str) -> Document:
+    """A table's row as a document; its missing values are None and make an empty text.
 
     Args:
         row: column -> value.
@@ -145,8 +153,8 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
     if columns is None:
         present = [name for name, value in row.items() if value is not None]
         if row_has_text(row) and not row_has_text(present):
-            return ""
-        return row_text(row, where, table=True)
+            return Document(text="", where=where)
+        return row_document(row, where, table=True)
     names = columns_of(columns, row)
     for name in names:
         if name not in row:
@@ -154,9 +162,11 @@ def column_text(row: Mapping[str, Any], columns: str | None, where: str) -> str 
                 f"{where} has no column {name!r}; it has {', '.join(map(str, row)) or 'none'}."
             )
     if len(names) == 1 and isinstance(row[columns], list):
-        return _messages(row, columns, where, table=True)
+        return Document(text=_messages(row, columns, where, table=True), where=where)
     texts = ["" if row[name] is None else row_string(row, name, where) for name in names]
-    return "\n\n".join(text for text in texts if text)
+    text = "\n\n".join(text for text in texts if text)
+    answered = names == ["prompt", "completion"] and all(texts)
+    return Document(text=text, where=where, asked=len(text) - len(texts[-1]) if answered else 0)
 
 
 def columns_of(columns: str, have: Container[str]) -> list[str]:

@@ -13,7 +13,7 @@ from moeprune.artefact import read_json
 from moeprune.errors import DomainError, UsageError
 from moeprune.kinds import kind_of
 from moeprune.observe.distinct import Numbers, Source, picked, source_of, source_of_file
-from moeprune.observe.rows import Document, row_question, row_text
+from moeprune.observe.rows import Document, row_document, row_question
 from moeprune.observe.tables import HUB, parquet_path, read_hub, read_parquet
 from moeprune.observe.textfiles import numbered_rows, parts_of, text_of
 from moeprune.packaged import calibration_folder
@@ -155,4 +155,4 @@ def _jsonl(
         if prompts:
             yield number, row_question(row, where)
         else:
-            yield number, Document(text=row_text(row, where), where=where)
+            yield number, row_document(row, where)

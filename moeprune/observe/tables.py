@@ -15,8 +15,8 @@ from moeprune.observe.distinct import Distinct, Numbers, Source, held, source_of
 from moeprune.observe.quiet import foreign_errors
 from moeprune.observe.rows import (
     Document,
+    column_document,
     column_question,
-    column_text,
     columns_of,
     row_has_text,
 )
@@ -49,7 +49,7 @@ def columns_named(source: str) -> str | None:
 
 
 def read_parquet(source: str, *, prompts: bool = False) -> Source:
-    """Read ``FILE.parquet`` or ``FILE.parquet:COLUMN``; see :func:`column_text` for columns.
+    """Read ``FILE.parquet`` or ``FILE.parquet:COLUMN``; see :func:`column_document` for columns.
 
     Raises:
         UsageError: pyarrow is not installed.
@@ -83,7 +83,7 @@ def read_parquet(source: str, *, prompts: bool = False) -> Source:
 def _document(row: Any, columns: str | None, where: str, *, prompts: bool) -> Document:
     if prompts:
         return column_question(row, columns, where)
-    return Document(text=column_text(row, columns, where), where=where)
+    return column_document(row, columns, where)
 
 
 def _wanted(

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moeprune.core.chat import THINKING, has_template, rendered, thinking_switch
+from moeprune.core.chat import THINKING, has_template, thinking_switch
 from moeprune.errors import CheckpointError, DomainError, UsageError
 from moeprune.observe.around import inner_ids, special_ends
 from moeprune.observe.beginnings import first_ids
 from moeprune.observe.quiet import foreign_errors, quiet
 from moeprune.observe.rows import Document
+from moeprune.observe.written import written
 
 Ids = NDArray[np.int32]
 
@@ -69,41 +70,8 @@ def encode(
     Raises:
         DomainError: a chat, and the tokenizer has no chat template or the template refuses it.
     """
-    if isinstance(document.text, str):
-        return _first(document.text, document.where, tokenizer, length, special=True)
-    if not chat_template:
-        return _first(_plain(document), document.where, tokenizer, length, special=True)
-    if not has_template(tokenizer):
-        raise DomainError(
-            f"{document.where} holds 'messages', but the tokenizer has no chat template. "
-            "Give rows with 'text' instead, or pass --chat-template off."
-        )
-    with foreign_errors(
-        f"{document.where}: the tokenizer's chat template refuses these messages",
-        "Give rows with 'text' instead.",
-        error=DomainError,
-        also=(ArithmeticError,),
-    ):
-        text = rendered(tokenizer, document.text, **(template or {}))
-    return _first(text, document.where, tokenizer, length, special=False)
-
-
-def _plain(document: Document) -> str:
-    """The texts of a chat's messages, those of a message in parts included."""
-    texts: list[str] = []
-    for message in document.text:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        parts = content if isinstance(content, list) else [content]
-        for part in parts:
-            text = part.get("text") if isinstance(part, Mapping) else part
-            if isinstance(text, str) and text:
-                texts.append(text)
-    if not texts:
-        raise DomainError(
-            f"{document.where} holds 'messages' without any text as their 'content'. "
-            "Leave it out, or pass --chat-template on."
-        )
-    return "\n\n".join(texts)
+    text, special = written(document, tokenizer, chat_template=chat_template, told=template)
+    return _first(text, document.where, tokenizer, length, special=special)
 
 
 def encode_question(document: Document, *, tokenizer: Any, length: int | None, **how: Any) -> Ids:
@@ -125,7 +93,7 @@ def encode_answer(text: str, where: str, *, tokenizer: Any) -> Ids:
     Raises:
         DomainError: the tokenizer fails on it.
     """
-    return inner_ids(text, lambda part: _ids(part, where, tokenizer, special=False))
+    return inner_ids(text, lambda part: token_ids(part, where, tokenizer, special=False))
 
 
 def begin_of(tokenizer: Any, where: str) -> Ids:
@@ -135,8 +103,8 @@ def begin_of(tokenizer: Any, where: str) -> Ids:
         DomainError: the tokenizer fails.
     """
     begin, _ = special_ends(
-        lambda part: _ids(part, where, tokenizer, special=True),
-        lambda part: _ids(part, where, tokenizer, special=False),
+        lambda part: token_ids(part, where, tokenizer, special=True),
+        lambda part: token_ids(part, where, tokenizer, special=False),
     )
     return begin
 
@@ -177,7 +145,7 @@ def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[I
     since models behave differently without it.
     """
     assert isinstance(document.text, str)
-    ids = _ids(document.text, document.where, tokenizer, special=False)
+    ids = token_ids(document.text, document.where, tokenizer, special=False)
     begin = begin_of(tokenizer, document.where)
     room = max(1, length - begin.size)
     pieces = [ids[start : start + room] for start in range(0, ids.size, room)]
@@ -186,14 +154,19 @@ def encode_running(document: Document, *, tokenizer: Any, length: int) -> list[I
 
 def _first(text: str, where: str, tokenizer: Any, length: int | None, *, special: bool) -> Ids:
     def ids_of(part: str) -> Ids:
-        return _ids(part, where, tokenizer, special=special)
+        return token_ids(part, where, tokenizer, special=special)
 
     if length is None:
         return ids_of(text)
     return first_ids(text, length, tokenizer=tokenizer, ids_of=ids_of)
 
 
-def _ids(text: str, where: str, tokenizer: Any, *, special: bool) -> Ids:
+def token_ids(text: str, where: str, tokenizer: Any, *, special: bool) -> Ids:
+    """Token ids of all of a text. (T,) int32.
+
+    Raises:
+        DomainError: the tokenizer fails on it.
+    """
     with foreign_errors(
         f"{where}: the tokenizer fails on this text", "Leave the text out.", error=DomainError
     ):

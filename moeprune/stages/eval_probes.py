@@ -52,7 +52,7 @@ def probes_of_texts(
     sources = [found for found in map(_source, words.probes) if found is not None]
     if not sources:
         return []
-    from moeprune.observe.domains import named_domains
+    from moeprune.observe.named import named_domains
     from moeprune.observe.prompts import read_prompts
 
     budget = budget_of(words, length=length)

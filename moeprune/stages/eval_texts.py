@@ -93,7 +93,7 @@ def check_apart(splits: Iterable[Sequence[Request]]) -> None:
 
 
 def _task(split: str, sources: Sources, words: EvalWords, tokenizer: Any) -> Task:
-    from moeprune.observe.domains import named_domains
+    from moeprune.observe.named import named_domains
 
     questions, details = [], {}
     for name, source in named_domains(sources, option=_OPTIONS[split]).items():

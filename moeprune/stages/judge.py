@@ -110,9 +110,9 @@ def judged(stats: CalibrationStats, words: Mapping[str, Any], *, seed: int) -> J
     from moeprune.evaluate.bound import OBJECTIVES
     from moeprune.evaluate.esap import TOP_P
     from moeprune.observe.batches import check_batch_tokens
-    from moeprune.observe.domains import named_domains
     from moeprune.observe.held_out import held_out, own_held_out
     from moeprune.observe.load import check_config, check_device, check_dtype, load_tokenizer
+    from moeprune.observe.named import named_domains
     from moeprune.observe.prefill import check_observer
     from moeprune.plugins import known
 

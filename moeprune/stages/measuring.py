@@ -145,7 +145,7 @@ def _content(parts: Sequence[Corpus], name: str) -> str:
     from moeprune.observe.domains import sha256_of
 
     told = [
-        (sha256_of(corpus.documents), corpus.numbers, corpus.starts)
+        (sha256_of(corpus.documents, corpus.targets), corpus.numbers, corpus.starts)
         for corpus in parts
         if corpus.name == name
     ]

@@ -105,6 +105,7 @@ class Reading:
                     part,
                     numbers=(*so_far.numbers, *part.numbers),
                     documents=(*so_far.documents, *part.documents),
+                    targets=(*so_far.targets, *part.targets),
                 )
             )
         return found

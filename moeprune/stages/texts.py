@@ -71,7 +71,7 @@ def named_sources(
     Raises:
         MoePruneError: the recipe or a domain does not serve.
     """
-    from moeprune.observe.domains import named_domains
+    from moeprune.observe.named import named_domains
     from moeprune.observe.recipe import read_recipe
 
     if recipe is not None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tiny import add_tokenizer
 
 from moeprune.errors import CheckpointError, DomainError, UsageError
-from moeprune.observe.domains import named_domains, parse_domain, read_corpus
+from moeprune.observe.domains import read_corpus
+from moeprune.observe.named import named_domains, parse_domain
 from moeprune.observe.tokenizer import load_tokenizer
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moeprune.errors import DomainError, MoePruneError, UsageError
-from moeprune.observe.domains import named_domains
+from moeprune.observe.named import named_domains
 from moeprune.observe.recipe import read_recipe
 from moeprune.observe.sources import builtin_names
 from moeprune.packaged import calibration_folder

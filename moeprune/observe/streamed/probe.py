@@ -71,7 +71,7 @@ def probe(streamed: StreamedModel, corpora: Sequence[Corpus], *, layout: MoeLayo
         MoePruneError: see :func:`~moeprune.observe.streamed.passes.stages_of`.
     """
     ids = max((ids for corpus in corpora for ids in corpus.documents), key=len)
-    alone = replace(corpora[0], documents=(ids,), numbers=(0,), starts=())
+    alone = replace(corpora[0], documents=(ids,), numbers=(0,), starts=(), targets=())
     job = Job(0, next(batches(alone, max_tokens=ids.size)))
     # Twice: the first pass also makes what libraries keep from then on.
     meter = _Meter(1)

@@ -1,0 +1,153 @@
+"""Where in the text of a document its answers stand, in characters.
+
+Of prompt and completion the answer is the completion; of a chat it is whatever a model would have
+to write after the chat template's own beginning of a turn: the text and the tokens that end it,
+but no white space behind these, which belongs to the template. A template that marks what is
+generated itself (``{% generation %}``) is taken at its word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from moeprune.core.chat import dated
+from moeprune.errors import DomainError
+from moeprune.observe.messages import Messages
+from moeprune.observe.rows import Document
+from moeprune.observe.written import BETWEEN, chat_text, plain_parts
+
+Span = tuple[int, int]
+
+ASSISTANT = "assistant"
+
+_MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_TAIL = 32  # characters by which the end of an answer is known again
+_WAY_OUT = "Leave the row out, or take the loss of all tokens: --loss all."
+
+
+def answer_spans(
+    document: Document, text: str, tokenizer: Any, *, chat_template: bool
+) -> list[Span]:
+    """First character of each answer and the one behind its last, ascending; none of them empty.
+
+    Args:
+        document: of a source.
+        text: that :func:`moeprune.observe.written.written` made of it.
+        tokenizer: of the model.
+        chat_template: what that was told.
+
+    Raises:
+        DomainError: the chat template does not let its answers be found.
+    """
+    if isinstance(document.text, str):
+        spans = [(document.asked, len(text))]
+    elif not chat_template:
+        spans = _plain_spans(document, document.text)
+    else:
+        spans = _marked_spans(document, text, tokenizer) or [
+            _turn(document.text, number, text, document.where, tokenizer)
+            for number in _answers(document.text, document.asked)
+        ]
+    return [span for span in spans if span[0] < span[1]]
+
+
+def _answers(messages: Messages, asked: int) -> list[int]:
+    return [
+        number
+        for number, message in enumerate(messages)
+        if number >= asked and message["role"] == ASSISTANT
+    ]
+
+
+def _plain_spans(document: Document, messages: Messages) -> list[Span]:
+    spans, at = [], 0
+    answers = set(_answers(messages, document.asked))
+    for number, text in plain_parts(document):
+        if number in answers:
+            spans.append((at, at + len(text)))
+        at += len(text) + len(BETWEEN)
+    return spans
+
+
+def _marked_spans(document: Document, text: str, tokenizer: Any) -> list[Span]:
+    """What the template itself marks as generated; none where it marks nothing."""
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    if not isinstance(template, str) or not _MARKED.search(template):
+        return []
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    again, marked = render_jinja_template(
+        [list(document.text)],
+        chat_template=dated(template),
+        return_assistant_tokens_mask=True,
+        **tokenizer.special_tokens_map,
+    )
+    if again != [text]:
+        return []
+    first = 0
+    if document.asked:
+        assert not isinstance(document.text, str)
+        first = _beginning(document.text, document.asked, text, document.where, tokenizer)
+    return [(max(start, first), end) for start, end in marked[0] if end > first]
+
+
+def _turn(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> Span:
+    """The answer that a message of the assistant is."""
+    start = _beginning(messages, number, text, where, tokenizer)
+    ended = _written(messages[: number + 1], number, where, tokenizer)
+    if text.startswith(ended):
+        return start, max(start, len(ended.rstrip()))
+    # Templates write a last turn otherwise than the same one with others behind it: they leave
+    # thoughts out that stand before it, or end it with another token.
+    rest, own = text[start:], ended[_common(ended, text[:start]) :].rstrip()
+    same = _common(own, rest)
+    fits = (k for k in range(len(own), same, -1) if rest.startswith(own[len(own) - k :]))
+    end = start + next(fits, same)
+    content = messages[number].get("content")
+    tail = content.strip()[-_TAIL:] if isinstance(content, str) else ""
+    if tail and tail not in text[start:end]:
+        place = text.find(tail, start)
+        behind = own[own.rfind(tail) + len(tail) :]
+        end = start if place < 0 else place + len(tail)
+        end += _common(text[end:], behind)
+    if end <= start:
+        raise DomainError(
+            f"{where}: the tokenizer's chat template writes message {number + 1} of the assistant "
+            f"otherwise once others follow, so its answer cannot be found. {_WAY_OUT}"
+        )
+    return start, end
+
+
+def _beginning(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> int:
+    """Where in ``text`` the model would begin to write a message."""
+    if number:
+        return _common(text, _written(messages[:number], number, where, tokenizer, asks=True))
+    # Few templates write a chat of no messages: the beginning of a turn is what they add to others.
+    one = _written(messages[:1], number, where, tokenizer)
+    header = _written(messages[:1], number, where, tokenizer, asks=True).removeprefix(one)
+    place = text.find(header)
+    return 0 if place < 0 else place + len(header)
+
+
+def _written(
+    messages: Messages, number: int, where: str, tokenizer: Any, *, asks: bool = False
+) -> str:
+    what = f"its messages up to answer {number + 1} alone"
+    told = {"add_generation_prompt": True} if asks else {}
+    return chat_text(messages, where, tokenizer, what=what, way_out=_WAY_OUT, **told)
+
+
+def _common(one: str, other: str) -> int:
+    """Characters with which both begin."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
