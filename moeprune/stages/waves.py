@@ -83,7 +83,7 @@ class Waves:
         from moeprune.observe.streamed.passes import added, stages_of, waves_of
 
         streamed = self._model.streamed
-        num_layers = sum(unit.layer for unit in streamed.units)
+        num_layers = sum(unit.layer for unit in streamed.units) * (1 + sizing.back)
         for jobs in waves_of(due, batch_tokens=self._batch_tokens, positions=sizing.positions):
             if any(domain.tokens for domain in self._journal.domains.values()):
                 self._journal.keep(now=True)  # the sums are whole between waves only
@@ -148,7 +148,10 @@ def _measure(model: Larger, due: Sequence[Due]) -> Measure:
     base = used_memory()
     check_readable(model.streamed, base=base, allowed=model.allowed)
     corpora = [item.corpus for item in due]
-    probed = probe(model.streamed, corpora, layout=model.opened.layout)
+    loss = due[0].sums.loss
+    if loss:
+        model.streamed.check_head()
+    probed = probe(model.streamed, corpora, layout=model.opened.layout, loss=loss)
     return Measure(max(base, used_memory()), probed)
 
 

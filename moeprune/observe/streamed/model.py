@@ -83,18 +83,35 @@ class StreamedModel:
         )
 
     @property
+    def head(self) -> Unit | None:
+        """The unit that makes logits; None: it is part of another, or always in memory."""
+        module = self.model.get_output_embeddings()
+        return next((unit for unit in self.units if unit.module is module), None)
+
+    def check_head(self) -> None:
+        """Check that the head's weights are in the files; else, nothing needs them.
+
+        Raises:
+            CheckpointError: one is missing, or is stored in another shape.
+        """
+        if self.head is not None:
+            self.weights.check(self.head)
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all weights in memory."""
         return sum(self.weights.bytes_of(unit)[0] for unit in (*self.units, self.rest))
 
-    @property
-    def largest(self) -> tuple[int, int]:
-        """Bytes of the largest unit, with what always stays; and the most while one is read."""
-        head = self.model.get_output_embeddings()
+    def largest(self, *, head: bool) -> tuple[int, int]:
+        """Bytes of the largest unit, with what always stays; and the most while one is read.
+
+        Args:
+            head: whether the model's head is read.
+        """
         called = [
             unit
             for unit in self.units
-            if unit.module is not head and not ELSEWHERE.search(unit.name)
+            if (head or unit is not self.head) and not ELSEWHERE.search(unit.name)
         ]
         stays = self.weights.bytes_of(self.rest)[0]
         return (

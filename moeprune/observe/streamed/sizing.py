@@ -2,7 +2,8 @@
 
 A wave reads the model once. So its cost a token falls with its tokens, which all wait in memory, or
 in files: then each layer writes and reads what they hold, and that pays only where the memory holds
-less than half a layer's bytes of them.
+less than half a layer's bytes of them. What they keep of every layer for their way back is written
+and read once, and that pays wherever reading the layers again would be more.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Sizing:
         seconds: of all of them, reading and computing.
         reading_seconds: of these, reading.
         spills: whether some of what waits goes to files.
+        back: whether each wave goes through the layers twice, forward and back.
     """
 
     memory: int
@@ -46,12 +48,15 @@ class Sizing:
     seconds: float
     reading_seconds: float
     spills: bool
+    back: bool = False
 
     def __str__(self) -> str:
         waves = "1 wave" if self.waves == 1 else f"{self.waves} waves"
         spilled = "; what waits is partly in files" if self.spills else ""
+        twice = ", forward and back" if self.back else ""
         return (
-            f"the model is read from disk a layer at a time, in {size(self.memory)} of memory: "
+            f"the model is read from disk a layer at a time{twice}, in {size(self.memory)} of "
+            "memory: "
             f"{waves} of up to {self.positions:,} tokens, {size(self.wave_bytes)} read in each"
             f"{spilled}; about {_time(self.seconds)}, {_time(self.reading_seconds)} of it reading"
         )
@@ -84,34 +89,32 @@ def sized(
             there is as much.
     """
     total, batch = sum(sizes), max(sizes)
-    unit, reading = streamed.largest
-    weights = max(reading, math.ceil(unit + probed.inner * batch))
-    due = math.ceil(base + weights + probed.held * batch / _PACKED)
-    if memory < due:
-        takes = (
-            f"the largest layer takes {size(reading)} while it is read, and a batch of "
-            f"{batch:,} tokens {size(math.ceil((probed.held + probed.inner) * batch))}"
-        )
-        if enough(due) > allowed:
-            raise UsageError(
-                f"{takes}; with the program that is {size(due)}, and there are {size(allowed)} "
-                "here. Free memory, raise its limit, give a smaller --batch-tokens, or take a "
-                "larger machine."
-            )
-        raise UsageError(
-            f"{size(memory)} of memory is too little: {takes}. Give --memory "
-            f"{enough(due) / 1e9:.1f}GB, or a smaller --batch-tokens."
-        )
-    activations = memory - base - weights
-    in_memory = _PACKED * activations / probed.held
-    read = [item for item in streamed.units if item.layer or item.name in probed.called]
-    wave_bytes = sum(streamed.weights.bytes_of(item)[1] for item in read)
+    back = probed.kept > 0
+    layers = [item for item in streamed.units if item.layer]
+    kept = probed.kept * len(layers)
+    to_file = disk_free >= kept * batch
+    due = _due(streamed, probed, batch, base=base, kept=0 if to_file else kept)
+    if memory < due.total:
+        raise _too_little(memory, allowed, due)
+    activations = memory - base - due.weights
+    room = _PACKED * activations
+    others = [item for item in streamed.units if item.name in probed.called and not item.layer]
+    bytes_of = [streamed.weights.bytes_of(item)[1] for item in layers]
+    wave_bytes = sum(bytes_of) * (1 + back) + sum(
+        streamed.weights.bytes_of(item)[1] for item in others
+    )
     read_seconds = wave_bytes / probed.load_rate
-    token_seconds = probed.layer_seconds * sum(item.layer for item in read)
+    token_seconds = probed.layer_seconds * len(layers) + probed.head_seconds
     wanted = min(total, read_seconds / _READING / max(token_seconds, 1e-12))
-    spills = in_memory < wanted and activations < unit / 2
-    most = min(wanted, in_memory + (disk_free / probed.held if spills else 0))
-    most = max(batch, int(most))
+    most = room / (probed.held + kept)
+    spills = False
+    if most < max(wanted, batch) and (activations < sum(bytes_of) / 2 or most < batch) and back:
+        spills = True
+        most = min(room / probed.held, most + disk_free / kept)
+    if most < wanted and activations < due.unit / 2:
+        spills = True
+        most += disk_free / (probed.held + kept)
+    most = max(batch, int(min(wanted, most)))
     waves = num_waves(sizes, most)
     return Sizing(
         memory=memory,
@@ -123,6 +126,66 @@ def sized(
         seconds=waves * read_seconds + total * token_seconds,
         reading_seconds=waves * read_seconds,
         spills=spills,
+        back=back,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """Memory that cannot be done without.
+
+    Attributes:
+        total: bytes.
+        weights: of these, for a unit, and what a batch takes while it runs.
+        unit: bytes of the largest unit.
+        takes: what needs so much, in words.
+    """
+
+    total: int
+    weights: int
+    unit: int
+    takes: str
+
+
+def _due(
+    streamed: StreamedModel, probed: Probed, batch: int, *, base: int, kept: float
+) -> _Due:
+    """What the largest batch takes.
+
+    Args:
+        streamed: the model.
+        probed: what its first layers took.
+        batch: positions.
+        base: bytes without weights.
+        kept: bytes a position of all layers, where no file holds them.
+    """
+    unit, reading = streamed.largest(head=False)
+    weights = max(reading, math.ceil(unit + probed.inner * batch))
+    held = (probed.held + kept) * batch
+    what, most = "layer", reading
+    if probed.kept:
+        head, reading_head = streamed.largest(head=True)
+        ends = max(reading_head, math.ceil(head + probed.head_inner * min(batch, HEAD_ROWS)))
+        if ends > weights:
+            what, most, weights = "head", ends, ends
+    takes = (
+        f"the {'largest layer' if what == 'layer' else 'head'} takes {size(most)} while it is "
+        f"{'read' if what == 'layer' else 'there'}, and a batch of {batch:,} tokens "
+        f"{size(math.ceil(held + probed.inner * batch))}"
+    )
+    return _Due(math.ceil(base + weights + held / _PACKED), weights, unit, takes)
+
+
+def _too_little(memory: int, allowed: int, due: _Due) -> UsageError:
+    if enough(due.total) > allowed:
+        return UsageError(
+            f"{due.takes}; with the program that is {size(due.total)}, and there are "
+            f"{size(allowed)} here. Free memory, raise its limit, give a smaller --batch-tokens, "
+            "or take a larger machine."
+        )
+    return UsageError(
+        f"{size(memory)} of memory is too little: {due.takes}. Give --memory "
+        f"{enough(due.total) / 1e9:.1f}GB, or a smaller --batch-tokens."
     )
 
 
@@ -142,7 +205,7 @@ def check_readable(streamed: StreamedModel, *, base: int, allowed: int) -> None:
     Raises:
         UsageError: it cannot, whatever ``--memory`` says.
     """
-    _, reading = streamed.largest
+    _, reading = streamed.largest(head=False)
     if base + reading > allowed:
         raise UsageError(
             f"the largest layer takes {size(reading)} while it is read, beside {size(base)} for "
