@@ -22,6 +22,8 @@ _READING = 0.1
 _STEP = 100_000_000  # a smallest memory is named in steps of it
 _PACKED = 0.85  # of the memory for what waits: the rest lies between pieces of other sizes
 _MARGIN = 1.05  # of it: what a process has without weights is not the same each time
+HEAD_ROWS = 1024
+"""Positions whose logits are there at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +149,7 @@ class _Due:
     takes: str
 
 
-def _due(
-    streamed: StreamedModel, probed: Probed, batch: int, *, base: int, kept: float
-) -> _Due:
+def _due(streamed: StreamedModel, probed: Probed, batch: int, *, base: int, kept: float) -> _Due:
     """What the largest batch takes.
 
     Args:
