@@ -100,6 +100,18 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     "experts that they remove (0.9: 90 %).",
 )
 @click.option(
+    "--loss-aware",
+    is_flag=True,
+    help="Measure also how the loss of the next tokens would change without each expert, for the "
+    "criteria fisher, fisher-cf and abs-cf and the method best. Takes about four times as long.",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(["completion", "all"]),
+    help="Of which tokens --loss-aware takes the loss. completion: of rows with a prompt or "
+    "messages, the answers; of other rows, and with all, every token. Default: completion.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["prefill", "decode"]),
     default="prefill",

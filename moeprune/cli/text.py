@@ -73,6 +73,7 @@ def stats_json(stats: CalibrationStats, path: Path) -> dict[str, Any]:
                 "tokens": domain.num_tokens(),
                 "duplicates": domain.duplicates,
                 **({} if domain.read is None else {"read": domain.read}),
+                **_loss_json(domain),
             }
             for domain in stats.domains
         },
@@ -82,11 +83,23 @@ def stats_json(stats: CalibrationStats, path: Path) -> dict[str, Any]:
     }
 
 
+def _loss_json(domain: DomainStats) -> dict[str, Any]:
+    """The loss of a domain, where it was measured: nats of a target token."""
+    if not domain.has_loss:
+        return {}
+    return {"loss": {"tokens": int(domain.total("loss_tokens")), "mean": domain.mean_loss()}}
+
+
 def stats_text(stats: CalibrationStats, path: Path) -> str:
     """What calibrate and merge print for people."""
     model = stats.model
     rows = [["domain", "documents", "tokens"]]
     rows += [[d.name, _documents(d), f"{d.num_tokens():,}"] for d in stats.domains]
+    if stats.has_loss:
+        rows[0] += ["targets", "loss/target"]
+        for row, domain in zip(rows[1:], stats.domains, strict=True):
+            mean = domain.mean_loss()
+            row += [f"{int(domain.total('loss_tokens')):,}", "-" if mean is None else f"{mean:.4f}"]
     return (
         f"{model.name}: {model.model_type}, {model.num_layers} MoE layers x {model.width} experts, "
         f"top-{model.top_k}\n{table(rows)}\n{_duplicates(stats)}{_reached(stats)}"

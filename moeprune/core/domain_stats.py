@@ -111,6 +111,11 @@ class DomainStats:
         chosen = array if folds is None else array[list(folds)]
         return np.asarray(chosen.max(axis=0) if name in MAXIMA else chosen.sum(axis=0))
 
+    def mean_loss(self) -> float | None:
+        """Loss of a target token, nats; None where none was measured."""
+        tokens = int(self.total("loss_tokens")) if self.has_loss else 0
+        return float(self.total("loss_sum")) / tokens if tokens else None
+
     def num_tokens(self, *, folds: Sequence[int] | None = None) -> int:
         """Tokens of the domain: of any layer that a forward pass runs once."""
         return int(self.total("tokens", folds=folds).min())

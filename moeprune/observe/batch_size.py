@@ -30,7 +30,14 @@ LARGEST = 32768
 _OF_MEMORY = 0.85
 
 
-def batch_size(model: Any, corpora: Sequence[Corpus], *, layout: MoeLayout, sharers: int) -> int:
+def batch_size(
+    model: Any,
+    corpora: Sequence[Corpus],
+    *,
+    layout: MoeLayout,
+    sharers: int,
+    loss: bool = False,
+) -> int:
     """Tokens of a batch for a loaded model: on a GPU the most that fit, else ``DEFAULT``.
 
     Args:
@@ -38,6 +45,7 @@ def batch_size(model: Any, corpora: Sequence[Corpus], *, layout: MoeLayout, shar
         corpora: what is to be read.
         layout: of the model's checkpoint.
         sharers: processes that share the batches.
+        loss: whether a pass has a backward one.
     """
     device = model.device
     longest = max((ids for corpus in corpora for ids in corpus.documents), key=len, default=None)
@@ -47,7 +55,7 @@ def batch_size(model: Any, corpora: Sequence[Corpus], *, layout: MoeLayout, shar
     def fits(size: int) -> bool:
         free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
         torch.cuda.reset_peak_memory_stats(device)
-        if not _is_read(model, layout, longest, rows=max(1, size // longest.size)):
+        if not _is_read(model, layout, longest, rows=max(1, size // longest.size), loss=loss):
             return False
         return torch.cuda.max_memory_reserved(device) <= _OF_MEMORY * free
 
@@ -67,7 +75,7 @@ def largest(fits: Callable[[int], bool], *, total: int) -> int:
     return size
 
 
-def _is_read(model: Any, layout: MoeLayout, longest: Ids, *, rows: int) -> bool:
+def _is_read(model: Any, layout: MoeLayout, longest: Ids, *, rows: int, loss: bool) -> bool:
     """Whether ``rows`` times the longest document fits; its sums are thrown away."""
     corpus = Corpus(
         name="trial",
@@ -78,7 +86,8 @@ def _is_read(model: Any, layout: MoeLayout, longest: Ids, *, rows: int) -> bool:
         documents=(longest,) * rows,
     )
     size = rows * longest.size
-    run = passes(model, corpus, FoldedSums.of(layout), layout=layout, batch_tokens=size)
+    sums = FoldedSums.of(layout, loss=loss)
+    run = passes(model, corpus, sums, layout=layout, batch_tokens=size)
     try:
         with closing(run) as steps:
             for _ in steps:

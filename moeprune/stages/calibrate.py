@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.core.progress import OnProgress, ignore, unheard
 from moeprune.core.stats import CalibrationStats
-from moeprune.stages import decoding
 from moeprune.stages.begun import check_outputs, engine, identity
 from moeprune.stages.calibratable import open_calibratable
-from moeprune.stages.calibrated import assembled
 from moeprune.stages.claim import progress_file
+from moeprune.stages.counted import counted
 from moeprune.stages.decode_words import DecodeWords, written_file
 from moeprune.stages.enough import check_halves, check_stable
 from moeprune.stages.gathered import gather
 from moeprune.stages.joined import together
 from moeprune.stages.journal import Journal
 from moeprune.stages.larger import memory_asked
+from moeprune.stages.loss_asked import loss_asked
 from moeprune.stages.measuring import Stop, never
 from moeprune.stages.placing import check_place
-from moeprune.stages.ready import ready
-from moeprune.stages.summed import summed
 from moeprune.stages.texts import check_not_read, named_sources
 from moeprune.stages.together import Work
 
@@ -59,6 +57,8 @@ def calibrate(
     prompt_length: int | None = None,
     generations: str | Path | Sequence[str | Path] = (),
     stop_when_stable: float | None = None,
+    loss_aware: bool = False,
+    loss: str | None = None,
     memory: str | int | None = None,
     resume: bool = True,
     stop: Stop = never,
@@ -110,6 +110,10 @@ def calibrate(
         stop_when_stable: read no more once two halves of the text give plans that overlap that much
             (Jaccard, of what a default plan removes at 25 %), in two rounds of documents one after
             the other; see :mod:`moeprune.stages.enough`.
+        loss_aware: measure also what the loss of the next tokens says of each expert, by a
+            backward pass over the layers; what is not differentiable in routing is held fixed.
+        loss: of which tokens: ``"completion"`` (or None): where a row has a prompt, of the answer
+            alone; ``"all"``.
         memory: what the process may use, e.g. ``"20GB"``: the model is read from its files a layer
             at a time; None: so only where it does not fit.
         resume: go on where an interrupted run of the same request stopped; what it measured lies
@@ -138,6 +142,8 @@ def calibrate(
         generations=generations,
     )
     words.check(mode, domains if recipe is None else recipe, chat_template=chat_template)
+    asked = loss_asked(loss, loss_aware=loss_aware, mode=mode, expert_parallel=expert_parallel)
+    of_loss = {} if asked is None else {"loss": asked}
     most = memory_asked(memory, mode, words, expert_parallel=expert_parallel)
     out = None if output is None else Path(output)
     outputs = [] if out is None else words.outputs(out, mode)
@@ -153,8 +159,7 @@ def calibrate(
             trust_remote_code=trust_remote_code,
         )
     )
-    from moeprune.observe.batch_size import DEFAULT
-    from moeprune.observe.load import check_config, decoder_dtype
+    from moeprune.observe.load import check_config
     from moeprune.observe.tokenizer import load_tokenizer
 
     if stop_when_stable is not None:
@@ -188,6 +193,7 @@ def calibrate(
         "--stop-when-stable": stop_when_stable,
         "--gating": gating,
         "--trust-remote-code": trust_remote_code,
+        **{f"--{name}": value for name, value in of_loss.items()},
         **work.request(),
         **words.request(),
     }
@@ -211,6 +217,7 @@ def calibrate(
         chat_template=chat_template,
         on_warning=on_warning,
         **how,
+        **of_loss,
     )
     if stop_when_stable is not None:
         check_halves(text.corpora)
@@ -220,64 +227,33 @@ def calibrate(
         options=[{**request, "--domain": None, "--generations": None}, text.length],
         text=text.identity,
     )
-    made = ready(
+    stats = counted(
         opened,
-        work=work,
-        journal=journal,
-        memory=most,
-        mode=mode,
+        text,
+        {
+            "mode": mode,
+            "samples": samples,
+            "seed": seed,
+            **({} if chat_template else {"chat_template": "off"}),
+            **of_loss,
+        },
+        who=who,
+        tokenizer=tokenizer,
         words=words,
         dtype=dtype,
         device=device,
+        memory=most,
         trust_remote_code=trust_remote_code,
-        on_story=on_story,
-    )
-    corpora = list(text.corpora)
-    decoded: dict[str, Any] = {}
-    if text.asked is not None:
-        corpora, decoded = decoding.answered(
-            text.asked,
-            made.live,
-            identity=who,
-            tokenizer=tokenizer,
-            seed=seed,
-            batch_tokens=batch_tokens or DEFAULT,
-            output=out,
-            resume=resume,
-            stop=stop,
-            on_progress=on_progress,
-            work=work,
-        )
-    reading, arrays = summed(
-        made,
-        corpora,
-        stable=stop_when_stable,
-        seed=seed,
         batch_tokens=batch_tokens,
+        stable=stop_when_stable,
         output=out,
+        resume=resume,
         journal=journal,
         work=work,
         stop=stop,
         on_progress=on_progress,
         on_story=on_story,
     )
-    with journal.sound():
-        stats = assembled(
-            opened,
-            corpora,
-            arrays,
-            {
-                "mode": mode,
-                "dtype": decoder_dtype(made.live),
-                "length": text.length,
-                "samples": samples,
-                "seed": seed,
-                **({} if chat_template else {"chat_template": "off"}),
-                **decoded,
-                **reading.provenance,
-            },
-            read=reading.read,
-        )
     if out is not None:
         if work.speaks:
             stats.save(out)

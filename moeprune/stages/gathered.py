@@ -42,6 +42,7 @@ def gather(
     words: DecodeWords,
     chat_template: bool,
     on_warning: Callable[[str], None] | None,
+    loss: str | None = None,
     **how: Any,
 ) -> Gathered:
     """Read every domain.
@@ -52,6 +53,7 @@ def gather(
         words: of decode mode.
         chat_template: write chats as the tokenizer's template does.
         on_warning: told where documents are too short, or asked otherwise than they seem meant.
+        loss: of which tokens it is taken, ``"completion"`` or ``"all"``; None: there is none.
         how: config, tokenizer, length, samples, seed and shard.
 
     Raises:
@@ -60,5 +62,8 @@ def gather(
     if mode == "decode":
         asked = ask(words, sources=sources, on_warning=on_warning, **how)
         return Gathered(corpora=(), asked=asked, length=asked.length)
-    corpora, length = read_texts(sources, chat_template=chat_template, on_warning=on_warning, **how)
+    how["chat_template"] = chat_template
+    if loss == "completion":
+        how["answers"] = True
+    corpora, length = read_texts(sources, on_warning=on_warning, **how)
     return Gathered(corpora=corpora, asked=None, length=length)

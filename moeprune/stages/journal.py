@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from moeprune.artefact import canonical_json, check_schema, parse_json, write_bytes
-from moeprune.core.domain_stats import FIELDS, Array
+from moeprune.core.domain_stats import Array, fields
 from moeprune.errors import (
     CheckpointError,
     MismatchError,
@@ -208,6 +208,7 @@ class Journal:
             self._settled = dict(body["settled"])
             self.curve = list(body["curve"])
             begun = dict(body["request"])
+            wanted = fields(loss="--loss" in begun)
             for entry in body["domains"]:
                 name = entry["name"]
                 begun_it = f"{name}/tokens" in arrays
@@ -215,7 +216,7 @@ class Journal:
                     rounds=int(entry["rounds"]),
                     batches=int(entry["batches"]),
                     tokens=int(entry["tokens"]),
-                    arrays={key: arrays[f"{name}/{key}"] for key in FIELDS} if begun_it else {},
+                    arrays={key: arrays[f"{name}/{key}"] for key in wanted} if begun_it else {},
                 )
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as problem:
             raise StatsError(

@@ -41,13 +41,20 @@ class Ready:
     large: Larger | None
 
     def batch_tokens(
-        self, asked: int | None, corpora: Sequence[Corpus], *, journal: Journal, work: Work
+        self,
+        asked: int | None,
+        corpora: Sequence[Corpus],
+        *,
+        loss: bool,
+        journal: Journal,
+        work: Work,
     ) -> int:
         """Tokens of a batch.
 
         Args:
             asked: what the user says; None: nothing.
             corpora: what is to be read.
+            loss: whether a pass has a backward one.
             journal: what an interrupted run read at once; it goes on so.
             work: of this process; all read batches of one size.
         """
@@ -60,7 +67,7 @@ class Ready:
             size = DEFAULT
             if self.large is None and not work.spread:
                 layout, sharers = self.opened.layout, work.sharers
-                size = batch_size(self.live, corpora, layout=layout, sharers=sharers)
+                size = batch_size(self.live, corpora, layout=layout, sharers=sharers, loss=loss)
         size = min(int(own[0]) for own in work.crew.gathered(np.array([size])))
         journal.settle("batch size", size)
         return size

@@ -314,6 +314,18 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "no numbers": (UsageError, "device 'meta'", {"device": "meta"}),
         "device": (UsageError, "device 'abacus'", {"device": "abacus"}),
         "revision": (UsageError, "is a local folder", {"revision": "main"}),
+        "loss": (UsageError, "--loss some is neither", {"loss_aware": True, "loss": "some"}),
+        "loss alone": (UsageError, "Give --loss-aware too", {"loss": "all"}),
+        "loss of prompts": (
+            UsageError,
+            "--loss all takes the loss of prompts too",
+            {"loss_aware": True, "loss": "all", "mode": "decode"},
+        ),
+        "loss and spread experts": (
+            UsageError,
+            "--expert-parallel gives each process a part",
+            {"loss_aware": True, "expert_parallel": 2},
+        ),
         "good": (None, "", d),
     }
 
