@@ -23,6 +23,7 @@ Span = tuple[int, int]
 ASSISTANT = "assistant"
 
 _MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_ONE = ({"role": "user", "content": "1"},)
 _TAIL = 32  # characters by which the end of an answer is known again
 _WAY_OUT = "Leave the row out, or take the loss of all tokens: --loss all."
 
@@ -109,7 +110,7 @@ def _turn(messages: Messages, number: int, text: str, where: str, tokenizer: Any
     end = start + next(fits, same)
     content = messages[number].get("content")
     tail = content.strip()[-_TAIL:] if isinstance(content, str) else ""
-    if tail and tail not in text[start:end]:
+    if end == start + same and tail and tail not in text[start:end]:
         place = text.find(tail, start)
         behind = own[own.rfind(tail) + len(tail) :]
         end = start if place < 0 else place + len(tail)
@@ -124,13 +125,19 @@ def _turn(messages: Messages, number: int, text: str, where: str, tokenizer: Any
 
 def _beginning(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> int:
     """Where in ``text`` the model would begin to write a message."""
+    one = _written(_ONE, number, where, tokenizer)
+    header = _written(_ONE, number, where, tokenizer, asks=True).removeprefix(one)
     if number:
-        return _common(text, _written(messages[:number], number, where, tokenizer, asks=True))
-    # Few templates write a chat of no messages: the beginning of a turn is what they add to others.
-    one = _written(messages[:1], number, where, tokenizer)
-    header = _written(messages[:1], number, where, tokenizer, asks=True).removeprefix(one)
-    place = text.find(header)
-    return 0 if place < 0 else place + len(header)
+        asked = _written(messages[:number], number, where, tokenizer, asks=True)
+        start = _common(text, asked)
+    else:  # few templates write a chat of no messages
+        place = text.find(header)
+        start = 0 if place < 0 else place + len(header)
+    content = messages[number].get("content")
+    if header or not isinstance(content, str):
+        return start
+    # Without a beginning of the answer's turn in the template, it begins with its text.
+    return max(start, text.find(content.strip()[:_TAIL], start))
 
 
 def _written(

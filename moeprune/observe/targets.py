@@ -26,6 +26,8 @@ from moeprune.observe.written import written
 Ids = NDArray[np.int32]
 Targets = NDArray[np.bool_]
 
+_SPACE = "Ġ"  # in the names of byte-level tokens
+
 
 def encode_answers(
     document: Document, *, tokenizer: Any, length: int, chat_template: bool = True
@@ -76,16 +78,26 @@ def _by_places(
 
     ids = first_ids(text, length, tokenizer=tokenizer, ids_of=ids_of)
     targets = np.zeros(ids.size, np.bool_)
+    begins = {begin for begin, _ in spans}
     read = 0
     for row, (start, end) in enumerate(places[: ids.size]):
         if end > read or start < end:
-            # Byte-level tokenizers leave the space out that a token begins with, or all of it.
+            # Tokenizers of GPT-2's kind may leave out the spaces at both ends of a token, or all
+            # of it.
             first = start if start < end else read
+            if not begins.isdisjoint(range(end, _next_start(places, row))):
+                name = tokenizer.convert_ids_to_tokens(int(ids[row]))
+                end += len(name) - len(name.rstrip(_SPACE))
             targets[row] = any(first < last and end > begin for begin, last in spans)
         else:  # no characters: of the tokenizer's own
             targets[row] = row > 0 and targets[row - 1]
         read = max(read, end)
     return ids, targets
+
+
+def _next_start(places: Sequence[Span], row: int) -> int:
+    """First character of the next token."""
+    return places[row + 1][0] if row + 1 < len(places) else 0
 
 
 def _by_beginnings(
