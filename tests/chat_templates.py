@@ -13,7 +13,8 @@ THINKS = (
     "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
     "{% for m in messages %}{% set c = m['content'] %}"
     "{% if m['role'] == 'assistant' %}{% set thought = '' %}"
-    "{% if '</think>' in c %}{% set thought = c.split('</think>')[0].split('<think>')[-1].strip() %}"
+    "{% if '</think>' in c %}"
+    "{% set thought = c.split('</think>')[0].split('<think>')[-1].strip() %}"
     "{% set c = c.split('</think>')[-1].lstrip('\\n') %}{% endif %}"
     "<|im_start|>assistant\n{% if loop.index0 > ns.last %}<think>\n{{ thought }}\n</think>\n\n"
     "{% endif %}{{ c }}<|im_end|>\n"
@@ -24,7 +25,8 @@ THINKS = (
 # The manner of DeepSeek-R1: a turn to be written begins with a thought, earlier ones have none.
 BEGINS_A_THOUGHT = (
     "{% for m in messages %}{% if m['role'] == 'user' %}<|User|>{{ m['content'] }}"
-    "{% elif m['role'] == 'assistant' %}<|Assistant|>{{ m['content'].split('</think>')[-1] }}<|end|>"
+    "{% elif m['role'] == 'assistant' %}<|Assistant|>"
+    "{{ m['content'].split('</think>')[-1] }}<|end|>"
     "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 )
@@ -51,8 +53,9 @@ BRACKETS = (
 
 # The manner of Llama 3: texts are stripped.
 HEADERS = (
-    "{% for m in messages %}<|header|>{{ m['role'] }}<|/header|>\n\n{{ m['content'] | trim }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<|header|>assistant<|/header|>\n\n{% endif %}"
+    "{% for m in messages %}<|header|>{{ m['role'] }}<|/header|>\n\n"
+    "{{ m['content'] | trim }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|header|>assistant<|/header|>\n\n{% endif %}"
 )
 
 # A template that says itself what is generated.

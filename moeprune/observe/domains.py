@@ -68,6 +68,13 @@ class Corpus:
         """Tokens that are counted, of the documents it holds."""
         return self.num_tokens - sum(self.starts)
 
+    @property
+    def num_targets(self) -> int:
+        """Tokens whose loss is taken, of the documents it holds."""
+        if not self.targets:
+            return sum(ids.size - 1 for ids in self.documents)
+        return sum(int(np.count_nonzero(own)) for own in self.targets)
+
     def cut(self, length: int) -> Corpus:
         """The same documents, of which only the first ``length`` tokens are used."""
         documents = tuple(ids[:length] for ids in self.documents)
@@ -131,7 +138,7 @@ def read_corpus(
             :mod:`moeprune.observe.targets`. Else all are targets.
 
     Raises:
-        DomainError: no document, or no token in any of them; or no token of an answer.
+        DomainError: no document, or no token in any of them.
         UsageError: ``length`` or ``samples`` below 1, or ``seed`` out of range.
     """
     check_draw(length=length, samples=samples, seed=seed)
@@ -149,11 +156,6 @@ def read_corpus(
     if not documents:
         raise DomainError(
             f"domain {name!r} ({source}) has no token after tokenising. Give it longer text."
-        )
-    if targets and not any(own.any() for own in targets):
-        raise DomainError(
-            f"domain {name!r} ({source}) has no token of an answer within {length} tokens a "
-            "document, so no loss. Raise --length, or take the loss of all tokens: --loss all."
         )
     return _corpus(name, read, documents, targets)
 

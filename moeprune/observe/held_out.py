@@ -23,6 +23,7 @@ class Calibrated:
         length: tokens of a document.
         seed: of the draw.
         chat_template: chats were written as the tokenizer's template does.
+        answers: it took the loss of answers.
     """
 
     source: str
@@ -32,6 +33,7 @@ class Calibrated:
     length: int
     seed: int
     chat_template: bool = True
+    answers: bool = False
 
 
 def held_out(
@@ -80,7 +82,7 @@ def held_out(
             continue
         if found is None and used.samples is None:
             continue  # it read something else: of a stream a number of documents is drawn
-        same = read(used.length, samples=used.samples, seed=used.seed)
+        same = read(used.length, samples=used.samples, seed=used.seed, answers=used.answers)
         if same.sha256 == used.sha256:
             break
     else:

@@ -85,7 +85,7 @@ def _by_places(
             # Tokenizers of GPT-2's kind may leave out the spaces at both ends of a token, or all
             # of it.
             first = start if start < end else read
-            if not begins.isdisjoint(range(end, _next_start(places, row))):
+            if start < end and not begins.isdisjoint(range(end, _next_start(places, row))):
                 name = tokenizer.convert_ids_to_tokens(int(ids[row]))
                 end += len(name) - len(name.rstrip(_SPACE))
             targets[row] = any(first < last and end > begin for begin, last in spans)

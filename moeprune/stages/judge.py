@@ -228,6 +228,7 @@ def _calibrated(stats: CalibrationStats) -> dict[str, Any]:
             length=int(made.get("length", 2048)),
             seed=int(made.get("seed", 0)),
             chat_template=made.get("chat_template") != "off",
+            answers=made.get("loss") == "completion",
         )
         for domain in stats.domains
     }

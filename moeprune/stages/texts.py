@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeprune.checkpoint.index import CheckpointIndex
 from moeprune.checkpoint.sidecars import sidecars_of
-from moeprune.errors import OutputError
+from moeprune.errors import DomainError, OutputError
 from moeprune.stages.decode_words import DecodeWords
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def read_texts(
     length: int,
     shard: tuple[int, int],
     on_warning: Callable[[str], None] | None,
+    loss: str | None = None,
     **how: Any,
 ) -> tuple[list[Corpus], int]:
     """Read every domain.
@@ -32,22 +33,27 @@ def read_texts(
         length: tokens kept of a document.
         shard: ``(index, of)``.
         on_warning: told where documents are too short.
+        loss: ``"completion"``: that of answers is taken, where rows say what these are;
+            ``"all"``: of all tokens; None: none is.
         how: the other arguments of :func:`moeprune.observe.domains.read_corpus`.
 
     Returns:
         A corpus per domain, and the length that was used.
 
     Raises:
-        MoePruneError: a domain or an option does not serve.
+        MoePruneError: a domain or an option does not serve; or no token of a domain is a target.
     """
     from moeprune.observe.domains import read_corpus
     from moeprune.observe.short import length_warning
 
     length = min(length, positions_of(config) or length)
-    corpora = [
-        read_corpus(name, source, length=length, **how).take_shard(*shard)
-        for name, source in sources.items()
-    ]
+    answers = loss == "completion"
+    corpora = []
+    for name, source in sources.items():
+        corpus = read_corpus(name, source, length=length, answers=answers, **how)
+        if loss is not None and not corpus.num_targets:
+            raise _no_loss(name, source, length, loss)
+        corpora.append(corpus.take_shard(*shard))
     if on_warning is not None and (warning := length_warning(corpora, length)):
         on_warning(warning)
     return corpora, length
@@ -102,3 +108,13 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
         if isinstance(stated, int) and stated > 0:  # -1 is a way to say that there is no limit
             return int(stated)
     return None
+
+
+def _no_loss(name: str, source: str, length: int, loss: str) -> DomainError:
+    what = f"domain {name!r} ({source}) has no"
+    if loss == "all":
+        return DomainError(f"{what} document of two tokens, so no loss. Give it longer text.")
+    return DomainError(
+        f"{what} answer within {length:,} tokens of a document, so no loss. Raise --length, or "
+        "take the loss of all tokens: --loss all."
+    )

@@ -114,15 +114,18 @@ MAKERS: dict[str, Callable[[], Any]] = {
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-def held(tokenizer: Any, ids: Sequence[int]) -> list[bytes]:
-    """The bytes of the text that each token holds, from its name."""
+def held(tokenizer: Any, ids: Sequence[int], *, around: bool = True) -> list[bytes]:
+    """The bytes of the text that each token holds, from its name.
+
+    ``around``: tokens that begin and end a text are the tokenizer's own, and hold nothing.
+    """
     if isinstance(tokenizer, ByT5Tokenizer):
         return [bytes([token - 3]) if token >= 3 else b"" for token in ids]
     letters = _letters()
     found = []
     for token in tokenizer.convert_ids_to_tokens(list(ids)):
         if token in SPECIAL:
-            found.append(token.encode() if token not in ("<s>", "<|end|>") else b"")
+            found.append(b"" if around and token in ("<s>", "<|end|>") else token.encode())
         elif isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
             found.append(bytes(letters[letter] for letter in token))
         elif byte := _BYTE.fullmatch(token):
