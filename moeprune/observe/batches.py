@@ -155,7 +155,7 @@ def _batch(corpus: Corpus, rows: Sequence[int], padding_side: str) -> Batch:
         fold_BS[line, place] = corpus.numbers[row] % FOLDS
         start = corpus.starts[row] if corpus.starts else 0
         counted_BS[line, first + start : first + ids.size] = True
-        target_BS[line, place] = corpus.targets[row] if corpus.targets else True
+        target_BS[line, place] = corpus.targets[row] if corpus.targets else counted_BS[line, place]
         target_BS[line, first] = False
     return Batch(
         ids_BS=ids_BS,

@@ -43,8 +43,8 @@ class Corpus:
         duplicates: documents of the source that were left out, being equal to an earlier one.
         starts: place of the first token of each document that is counted, the ones before it being
             read only; empty: every token is counted.
-        targets: (T,) bool of each document: tokens whose loss is taken; empty: all of every
-            document. A document's first token is never one, since nothing predicts it.
+        targets: (T,) bool of each document: tokens whose loss is taken; empty: all that are
+            counted. A document's first token is never one, since nothing predicts it.
     """
 
     name: str
@@ -71,9 +71,11 @@ class Corpus:
     @property
     def num_targets(self) -> int:
         """Tokens whose loss is taken, of the documents it holds."""
-        if not self.targets:
-            return sum(ids.size - 1 for ids in self.documents)
-        return sum(int(np.count_nonzero(own)) for own in self.targets)
+        if self.targets:
+            return sum(int(np.count_nonzero(own)) for own in self.targets)
+        starts = self.starts or (0,) * len(self.documents)
+        pairs = zip(self.documents, starts, strict=True)
+        return sum(ids.size - max(1, start) for ids, start in pairs)
 
     def cut(self, length: int) -> Corpus:
         """The same documents, of which only the first ``length`` tokens are used."""

@@ -63,7 +63,5 @@ def gather(
         asked = ask(words, sources=sources, on_warning=on_warning, **how)
         return Gathered(corpora=(), asked=asked, length=asked.length)
     how["chat_template"] = chat_template
-    if loss == "completion":
-        how["answers"] = True
-    corpora, length = read_texts(sources, on_warning=on_warning, **how)
+    corpora, length = read_texts(sources, on_warning=on_warning, loss=loss, **how)
     return Gathered(corpora=corpora, asked=None, length=length)

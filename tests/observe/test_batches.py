@@ -87,6 +87,9 @@ def test_tokens_before_the_start_are_there_and_not_counted() -> None:
         (batch,) = batches(corpus, max_tokens=100, padding_side=side)
         counted = sorted(int(token) for token in batch.ids_BS[batch.counted_BS])
         assert counted == [3, 4, 5, 6, 7, 8, 200, 201, 202, 203, 204, 205]
+        targets = sorted(int(token) for token in batch.ids_BS[batch.target_BS])
+        assert targets == [3, 4, 5, 6, 7, 8, 201, 202, 203, 204, 205]
+        assert corpus.num_targets == len(targets)
         assert batch.num_tokens == 19
     shard = corpus.take_shard(1, 2)
     assert (shard.starts, shard.num_counted) == ((4,), 0)
