@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -26,6 +25,7 @@ class LossSums:
         arrays: field -> sums, which are added to.
         layer_ids: of the MoE layers.
         num_experts: of each.
+        passes: how often a forward pass runs each; empty: once.
     """
 
     def __init__(
@@ -34,7 +34,9 @@ class LossSums:
         *,
         layer_ids: Sequence[int],
         num_experts: Sequence[int],
+        passes: Sequence[int] = (),
     ) -> None:
+        self._passes = passes or (1,) * len(layer_ids)
         self._arrays = {name: arrays[name] for name in LOSS_FIELDS}
         self._layer_ids, self._num_experts = layer_ids, num_experts
 
@@ -61,14 +63,17 @@ class LossSums:
         self._bin("fisher_sum", row, bins, drop * drop)
         self._bin("fisher_cf_sum", row, bins, cf * cf)
         self._bin("abs_cf_sum", row, bins, cf.abs())
-        # A layer may report several times: what it says of a document is known at the batch's end.
         bins = document * experts + ids
         size = batch.fold_B.numel() * experts
         found_2BE = torch.stack(
-            [torch.bincount(bins, weights=one, minlength=size) for one in (drop, cf)]
+            [torch.bincount(bins, weights=one, minlength=size).double() for one in (drop, cf)]
         ).reshape(2, -1, experts)
-        before = batch.change_2BE.get(row)
-        batch.change_2BE[row] = found_2BE if before is None else before + found_2BE
+        batch.changed.add(row)
+        if self._passes[row] == 1:
+            self._add_documents(batch, row, found_2BE)
+        else:  # what is said of a document is known at the batch's end
+            before = batch.change_2BE.get(row)
+            batch.change_2BE[row] = found_2BE if before is None else before + found_2BE
 
     def add_loss(self, batch: OpenBatch, loss_N: Tensor, document_N: Tensor) -> None:
         """See :meth:`moeprune.observe.sums.FoldedSums.add_loss`."""
@@ -92,24 +97,27 @@ class LossSums:
         Raises:
             StatsError: a layer did not report though there was a loss.
         """
-        fold_B = batch.fold_B.numpy()
         for row, layer in enumerate(self._layer_ids):
-            if row not in batch.change_2BE:
-                if batch.targets:
-                    raise StatsError(
-                        f"layer {layer}: the loss says nothing of its experts; this model runs "
-                        "them in a way that --loss-aware cannot follow."
-                    )
-                continue
-            drop_BE, cf_BE = batch.change_2BE.pop(row).numpy()
-            for name, values_BE in {
-                "drop_change_sum": drop_BE,
-                "drop_change_sq_sum": drop_BE * drop_BE,
-                "cf_change_sum": cf_BE,
-                "cf_change_sq_sum": cf_BE * cf_BE,
-                "cf_change_abs_sum": np.abs(cf_BE),
-            }.items():
-                np.add.at(self._arrays[name][:, row, : values_BE.shape[1]], fold_B, values_BE)
+            if batch.targets and row not in batch.changed:
+                raise StatsError(
+                    f"layer {layer}: the loss says nothing of its experts; this model runs them in "
+                    "a way that --loss-aware cannot follow."
+                )
+            if row in batch.change_2BE:
+                self._add_documents(batch, row, batch.change_2BE.pop(row))
+
+    def _add_documents(self, batch: OpenBatch, row: int, change_2BE: Tensor) -> None:
+        member_FB = torch.nn.functional.one_hot(batch.fold_B, FOLDS).T.double()
+        drop_BE, cf_BE = change_2BE
+        for name, values_BE in {
+            "drop_change_sum": drop_BE,
+            "drop_change_sq_sum": drop_BE * drop_BE,
+            "cf_change_sum": cf_BE,
+            "cf_change_sq_sum": cf_BE * cf_BE,
+            "cf_change_abs_sum": cf_BE.abs(),
+        }.items():
+            found_FE = (member_FB @ values_BE).numpy()
+            self._arrays[name][:, row, : found_FE.shape[1]] += found_FE
 
     def _check_finite(self, batch: OpenBatch, row: int, document: Tensor, *changes: Tensor) -> None:
         """Sums never recover from a NaN, and a plan would be made of it."""

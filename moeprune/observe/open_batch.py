@@ -29,8 +29,9 @@ class OpenBatch:
         fold_B: int64 fold of each line; 0 where it is all padding.
         number_B: number of each line's document, or None: not told.
         targets: tokens whose loss has been added.
+        changed: rows of which a loss has said something.
         change_2BE: row -> float64 sums over each document of what leaving an expert out changes:
-            dropped, and with the next one in its place.
+            dropped, and with the next one in its place; of layers that run several times.
     """
 
     positions: int = 0
@@ -44,6 +45,7 @@ class OpenBatch:
     fold_B: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     number_B: NDArray[np.int64] | None = None
     targets: int = 0
+    changed: set[int] = field(default_factory=set)
     change_2BE: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod

@@ -39,6 +39,7 @@ class FoldedSums:
         gating: str,
         gate_scale: float = 1.0,
         num_idle: int = 0,
+        passes: Sequence[int] = (),
         part: int | None = None,
         loss: bool = False,
     ):
@@ -50,6 +51,7 @@ class FoldedSums:
             gating: of the routers.
             gate_scale: of the blocks.
             num_idle: choices that are no routed expert.
+            passes: of the layers.
             part: where processes share the experts, which of them this is. Each counts what its
                 own experts do; what the routers say of tokens is the same in all, and the first
                 counts it.
@@ -60,6 +62,7 @@ class FoldedSums:
         self._gating = gating
         self._gate_scale = gate_scale
         self._num_idle = num_idle
+        self._passes = tuple(passes)
         self._part = part
         self.loss = loss
         shape = {"L": len(layer_ids), "E": max(num_experts)}
@@ -80,6 +83,7 @@ class FoldedSums:
             gating=layout.gating,
             gate_scale=layout.gate_scale,
             num_idle=layout.idle_experts,
+            passes=layout.passes,
             part=part,
             loss=loss,
         )
@@ -120,7 +124,7 @@ class FoldedSums:
         self._loss = None
         if self.loss:
             of = {"layer_ids": self._layer_ids, "num_experts": self._num_experts}
-            self._loss = LossSums(arrays, **of)
+            self._loss = LossSums(arrays, **of, passes=self._passes)
 
     def live(self, values: Tensor, *, row: int) -> Tensor:
         """Rows of a flattened batch that belong to tokens."""

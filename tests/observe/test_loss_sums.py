@@ -15,9 +15,14 @@ from moeprune.errors import CheckpointError, StatsError, UnsupportedModelError
 from moeprune.observe.sums import FoldedSums
 
 
-def some_sums(experts: tuple[int, ...], *, loss: bool = True) -> FoldedSums:
-    ids = tuple(range(3, 3 + len(experts)))
-    return FoldedSums(layer_ids=ids, num_experts=experts, gating="softmax", loss=loss)
+def some_sums(experts: tuple[int, ...], *, loss: bool = True, runs: int = 1) -> FoldedSums:
+    return FoldedSums(
+        layer_ids=tuple(range(3, 3 + len(experts))),
+        num_experts=experts,
+        gating="softmax",
+        passes=(runs,) * len(experts),
+        loss=loss,
+    )
 
 
 def routed(sums: FoldedSums, row: int, tokens: int, experts: int) -> None:
@@ -40,7 +45,7 @@ def test_sums_over_tokens_and_over_documents(
 ) -> None:
     rng = np.random.default_rng(seed)
     counts = (experts, experts + 2)
-    sums = some_sums(counts)
+    sums = some_sums(counts, runs=runs)
     want = {
         name: np.zeros((FOLDS, *({"L": 2, "E": experts + 2}[axis] for axis in axes)))
         for name, (axes, _, _) in LOSS_FIELDS.items()
