@@ -10,7 +10,6 @@ depend on whether they are read alone or all at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,6 @@ def continued(prompts: Prompts, completions: Sequence[Completion]) -> Corpus:
         duplicates=prompts.duplicates,
         starts=tuple(int(prompts.ids[row].size) for row in kept),
     )
-
-
-def answered(corpus: Corpus) -> Corpus:
-    """Documents of :func:`continued` with what the model wrote as targets of a loss."""
-    pairs = zip(corpus.documents, corpus.starts, strict=True)
-    return replace(corpus, targets=tuple(np.arange(ids.size) >= start for ids, start in pairs))
 
 
 def read_ids(prompt: Ids, completion: Completion) -> Ids:

@@ -70,7 +70,6 @@ def counted(
         MoePruneError: the model cannot be loaded or measured, or what was counted does not add up.
     """
     from moeprune.observe.batch_size import DEFAULT
-    from moeprune.observe.continued import answered
     from moeprune.observe.load import decoder_dtype
 
     made = ready(
@@ -101,8 +100,6 @@ def counted(
             on_progress=on_progress,
             work=work,
         )
-        if "loss" in said:
-            corpora = [answered(corpus) for corpus in corpora]
     reading, arrays = summed(
         made,
         corpora,
