@@ -24,12 +24,36 @@ SPARE_ROWS = 31
 
 
 def linear(rows_NH: Tensor, weight_OH: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """(N, O) rows · weightᵀ + bias, as ``torch.nn.functional.linear``."""
+    """(N, O) rows · weightᵀ + bias, as ``torch.nn.functional.linear``.
+
+    It has a derivative, by rows alone where neither weight nor bias asks for one.
+    """
     product = _onednn() if _is_plain(rows_NH) and _is_plain(weight_OH) else None
     if product is None:
         return torch_linear(rows_NH, weight_OH, bias_O)
+    if torch.is_grad_enabled():
+        if weight_OH.requires_grad or (bias_O is not None and bias_O.requires_grad):
+            return torch_linear(rows_NH, weight_OH, bias_O)
+        if rows_NH.requires_grad:
+            traced: Tensor = _Product.apply(rows_NH, weight_OH, bias_O)
+            return traced
     found: Tensor = product(rows_NH, weight_OH, bias_O, "none", [], "")
     return found
+
+
+class _Product(torch.autograd.Function):
+    """oneDNN's product, which has no derivative of its own, and the gradient of its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_NH: Tensor, weight_OH: Tensor, bias_O: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight_OH)
+        return linear(rows_NH, weight_OH, bias_O)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor, None, None]:
+        (weight_OH,) = ctx.saved_tensors
+        return linear(grad_NO, weight_OH.T), None, None
 
 
 def round_rows(rows: int, like: Tensor) -> int:
@@ -47,9 +71,7 @@ def round_rows(rows: int, like: Tensor) -> int:
 
 
 def _is_plain(values: Tensor) -> bool:
-    # oneDNN's product has no derivative.
-    plain = values.dtype == torch.float32 and values.device.type == "cpu"
-    return plain and not torch.is_grad_enabled()
+    return values.dtype == torch.float32 and values.device.type == "cpu"
 
 
 @functools.cache

@@ -31,6 +31,33 @@ def test_linear_is_a_product(
     torch.testing.assert_close(found.double(), want, atol=near, rtol=near)
 
 
+@pytest.mark.parametrize("rows", [1, 17, 200])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_linear_has_the_gradient_of_its_rows(
+    rows: int, transposed: bool, biased: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(rows)
+    weight = torch.randn(24, 20, dtype=dtype).T if transposed else torch.randn(20, 24).to(dtype)
+    bias = torch.randn(20, dtype=dtype) if biased else None
+    values = torch.randn(rows, 24, dtype=dtype, requires_grad=True)
+    given = torch.randn(20, rows, dtype=dtype).T  # not contiguous
+    with torch.no_grad():
+        plain = linear(values, weight, bias)
+    found = linear(values, weight, bias)
+    assert torch.equal(found, plain)
+    found.backward(given)
+    near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
+    want = given.double() @ weight.double()
+    torch.testing.assert_close(values.grad.double(), want, atol=near, rtol=near)
+    # Several at once, as experts on rows of one tensor.
+    values.grad = None
+    sum(linear(values * n, weight, bias).sum() for n in (1.0, 2.0)).backward()
+    want = 3 * weight.double().sum(dim=0).expand(rows, -1)
+    torch.testing.assert_close(values.grad.double(), want, atol=3 * near, rtol=near)
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["other", "oneDNN"])
 def test_few_numbers_of_rows(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_onednn", lambda: object() if there else None)
