@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
+from moeprune.observe.loss.traced import traced_run
 from moeprune.observe.products import SPARE_ROWS, round_rows
 from moeprune.observe.scores import widened
 from moeprune.observe.sums import FoldedSums
@@ -83,6 +84,8 @@ class Watch:
         def live(values: Tensor) -> Tensor:
             return self._sums.live(values, row=layer.row)
 
+        if torch.is_grad_enabled():
+            return traced_run(layer, self._sums, run, hidden_TH, ids_TK, weights_TK)
         live_ids_TK, live_weights_TK = live(ids_TK), live(weights_TK)
         output_TH, norms_TK = weighted_sum(
             run,

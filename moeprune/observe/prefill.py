@@ -8,9 +8,10 @@ of its own, which takes a model as :func:`one_pass` does.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,14 +24,24 @@ from moeprune import plugins
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
 from moeprune.observe import observers
-from moeprune.observe.batches import WHOLE, Batch, Share, batches
+from moeprune.observe.batches import WHOLE, Share, batches
 from moeprune.observe.domains import Corpus
+from moeprune.observe.inputs import Read, one_pass
 from moeprune.observe.layers import moe_layers
-from moeprune.observe.load import decoder_of, takes
-from moeprune.observe.placed import input_device
+from moeprune.observe.loss.reading import loss_pass
 from moeprune.observe.sums import FoldedSums
 
-Read = Callable[[Batch, FoldedSums], None]
+__all__ = [
+    "Due",
+    "Read",
+    "Step",
+    "check_observer",
+    "check_vocabulary",
+    "one_by_one",
+    "one_pass",
+    "passes",
+    "prefill",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +130,14 @@ def passes(
     layers = moe_layers(model, layout)
     check_vocabulary(model, corpus)
     observer = plugins.load(observers, layout.observer)
-    read: Read = getattr(observer, "reader", one_pass)(model)
     due = batches(corpus, max_tokens=batch_tokens, padding_side=padding_side, share=share)
-    with observer.observing(model, layers=layers, sums=sums):
+    with (
+        reading(model, observer, layout, loss=sums.loss) as read,
+        observer.observing(model, layers=layers, sums=sums),
+    ):
         for batch in itertools.islice(due, skip, None):
             try:
-                with torch.inference_mode():
+                with untracked(loss=sums.loss):
                     read(batch, sums)
             except torch.OutOfMemoryError as problem:
                 raise UsageError(
@@ -183,27 +196,30 @@ def prefill(
     return sums.arrays()
 
 
-def one_pass(model: Any) -> Read:
-    """How a causal model reads a batch: one forward pass, without the head."""
-    decoder = decoder_of(model)
+@contextlib.contextmanager
+def reading(model: Any, observer: Any, layout: MoeLayout, *, loss: bool) -> Iterator[Read]:
+    """How a model reads a batch inside the block.
 
-    def read(batch: Batch, sums: FoldedSums) -> None:
-        sums.begin(batch.fold_BS, batch.counted_BS, batch.number_B)
-        decoder(**_inputs(decoder, batch, input_device(model)), use_cache=False)
-        sums.end()
+    Args:
+        model: see :func:`passes`.
+        observer: module of ``observers``.
+        layout: of the model's checkpoint.
+        loss: whether its loss is taken back through the layers.
 
-    return read
+    Raises:
+        UnsupportedModelError: it cannot be taken.
+    """
+    if loss:
+        with loss_pass(model, layout=layout) as read:
+            yield read
+    else:
+        yield getattr(observer, "reader", one_pass)(model)
 
 
-def _inputs(decoder: Any, batch: Batch, device: torch.device) -> dict[str, torch.Tensor]:
-    inputs = {"input_ids": torch.from_numpy(batch.ids_BS).to(device)}
-    # Without padding the model's own causal mask is the same and faster; only padding on the left
-    # moves tokens from the positions that the model counts itself.
-    if not batch.mask_BS.all():
-        inputs["attention_mask"] = torch.from_numpy(batch.mask_BS).to(device)
-    if not batch.mask_BS[:, 0].all() and takes(decoder, "position_ids"):
-        inputs["position_ids"] = torch.from_numpy(batch.positions_BS).to(device)
-    return inputs
+def untracked(*, loss: bool) -> AbstractContextManager[None]:
+    """Around reading: no autograd, unless where the reader asks for it."""
+    # What is computed in inference mode can never be tracked.
+    return torch.no_grad() if loss else torch.inference_mode()
 
 
 def check_vocabulary(model: Any, corpus: Corpus) -> None:
