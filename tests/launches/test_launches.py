@@ -23,6 +23,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_checkpoint("qwen3_moe", folder / "even")
     tiny_checkpoint("gpt_oss", folder / "biased")
     rows = [{"text": f"Text {i}: " + "wörter und mehr. " * (i % 5)} for i in range(23)]
+    pairs = [
+        {"prompt": f"{i} + {i} = " * (i % 4), "completion": f"{2 * i}, sure."} for i in range(9)
+    ]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)), "utf-8")
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     (folder / "b.txt").write_text("A running text that is cut into pieces.\n" * 9)
     (folder / "one.txt").write_text("A single document.")
@@ -48,6 +52,13 @@ def decode(**more: Any) -> dict[str, Any]:
 def stable(place: Path) -> dict[str, Any]:
     domains = {"prose": str(place / "a.jsonl"), "数学": str(place / "b.txt")}
     return {"domains": domains, "stop_when_stable": 0.3, "batch_tokens": 60}
+
+
+def loss(place: Path) -> dict[str, Any]:
+    """Of answers and of all of a text; the second process has no batch of the last domain."""
+    domains = {"pairs": "pairs.jsonl", "数学": "b.txt", "one": "one.txt"}
+    named = {name: str(place / file) for name, file in domains.items()}
+    return {"domains": named, "loss_aware": True}
 
 
 def alone(place: Path, name: str, **more: Any) -> Path:
@@ -112,6 +123,13 @@ def two(place: Path) -> Said:
             place, "even", output=out["apart"], **{"rank 1": {"remove": out["apart"] + KEPT}}
         ),
         "streamed": asked(place, output=out["streamed"], memory="1GB"),
+        "loss": asked(place, output=out["loss"], **loss(place)),
+        "loss-streamed": asked(place, output=out["loss-streamed"], memory="1GB", **loss(place)),
+        "stopped-loss": asked(
+            place, output=out["stopped-loss"], **loss(place), **{"rank 1": {"stop_after": 2}}
+        ),
+        "resumed-loss": asked(place, output=out["stopped-loss"], **loss(place)),
+        "loss-spread": spread(place, "even", loss_aware=True),
         "stable": asked(place, output=out["stable"], **stable(place)),
         "stopped-stable": asked(
             place, output=out["stopped-stable"], **stable(place), **{"rank 1": {"stop_after": 5}}
@@ -126,7 +144,7 @@ KEPT = ".progress.1-of-2"
 OUTPUTS = (
     *("text", "again", "greedy", "drawn", "file", "none", "stopped", "left", "stopped-greedy"),
     *("spread", "biased", "spread-greedy", "stopped-spread", "stable", "stopped-stable"),
-    *("streamed", "apart"),
+    *("streamed", "apart", "loss", "loss-streamed", "stopped-loss"),
 )
 
 
@@ -235,6 +253,18 @@ def test_stopped_launches_go_on(place: Path, two: Said) -> None:
 def test_two_that_read_the_model_a_layer_at_a_time_write_the_same(place: Path, two: Said) -> None:
     assert_same(alone(place, "text"), output(place, "streamed"))
     assert not [path for path in place.iterdir() if "streamed" in path.name and path.is_dir()]
+
+
+def test_two_follow_a_loss_back_as_one_does(place: Path, two: Said) -> None:
+    one = alone(place, "loss", **loss(place))
+    assert all(domain.total("fisher_cf_sum").any() for domain in CalibrationStats.load(one).domains)
+    assert_same(one, output(place, "loss"))
+    assert_same(one, output(place, "loss-streamed"))
+    only_one_says(two["stopped-loss"], "StoppedError")
+    assert output(place, "stopped-loss").read_bytes() == output(place, "loss").read_bytes()
+    assert "--loss-aware follows the loss back through all experts" in only_one_says(
+        two["loss-spread"], "UsageError"
+    )
 
 
 def test_processes_that_share_experts_go_on_from_one_place(two: Said) -> None:
