@@ -149,13 +149,14 @@ def test_another_loss_does_not_go_on(tiny: Any, texts: dict[str, str], tmp_path:
             run(tiny("qwen3_moe"), texts, tmp_path / "s", **other)
 
 
-def test_killed_at_ten_random_moments(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+def test_killed_at_random_moments(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     arguments = [str(tiny("qwen3_moe")), texts["asked"], str(tmp_path / "work")]
-    done = forked.run(["-c", PRELUDE + DRIVER, *arguments, repr({"loss_aware": True})])
+    driver = PRELUDE + DRIVER.replace("kills < 10", "kills < 4")
+    done = forked.run(["-c", driver, *arguments, repr({"loss_aware": True})])
     assert done.returncode == 0, done.stderr
     kills, resumed = map(int, done.stdout.split())
-    assert kills == 10
+    assert kills == 4
     assert resumed >= 1
 
 
