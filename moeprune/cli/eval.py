@@ -66,6 +66,13 @@ from moeprune.core.progress import ignore
     "expert at each rank, and with the same set. It is loaded first, and then leaves the memory.",
 )
 @click.option(
+    "--answer-loss/--no-answer-loss",
+    default=None,
+    help="Measure also the loss of right answers, nats per token: of tasks, and of the texts of "
+    "--corpus and --held-out. Default: where a plan predicts it (calibrate --loss-aware), so that "
+    "both stand beside each other.",
+)
+@click.option(
     "--degeneration",
     multiple=True,
     metavar="PROMPTS",

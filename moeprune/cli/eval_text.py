@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.cli.agreement_text import agreement_text
+from moeprune.cli.answer_loss_text import answer_loss_text
 from moeprune.cli.text import table
 from moeprune.core.policy import RoutingPolicy
 from moeprune.core.run import Run
@@ -33,6 +34,7 @@ def eval_json(runs: Sequence[Run], output: Path) -> dict[str, Any]:
                     for name, task in run.tasks.items()
                 },
                 **({"agreement": dict(run.agreement)} if run.agreement else {}),
+                **({"answer_loss": dict(run.answer_loss)} if run.answer_loss else {}),
                 "guards": [dict(guard) for guard in run.guards],
             }
             for run, folder in zip(runs, _folders(runs, output), strict=True)
@@ -53,6 +55,8 @@ def eval_text(runs: Sequence[Run], output: Path, *, said: Collection[str] = ()) 
         parts.append(f"{_title(run)}\n{table(list(_rows(run)))}")
         if run.agreement:
             parts.append(agreement_text(run.agreement))
+        if run.answer_loss:
+            parts.append(answer_loss_text(run.answer_loss))
     guards = (guard for run in runs for guard in run.guards if guard["text"] not in said)
     found = list(dict.fromkeys((guard["level"], guard["text"]) for guard in guards))
     lines = [f"{'not valid' if level == 'stop' else 'warning'}: {text}" for level, text in found]

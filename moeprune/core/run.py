@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprune.artefact import check_schema, read_json, readable_json, write_bytes
+from moeprune.core.answer_loss import check_answer_loss
 from moeprune.core.sample import Key, Sample, read_samples, sound
 from moeprune.core.selection_record import check_selection
 from moeprune.errors import RunError
@@ -35,6 +36,8 @@ class Run:
         probe: ``inputs`` and ``logits``, hashes that tell two variants apart; empty where unknown.
         agreement: how far it selects another model's experts, in all, by domain and by layer; empty
             where that was not asked.
+        answer_loss: task -> ``inputs`` (sha256) and, of each of ``domains``, the loss of its right
+            answers, see :class:`moeprune.core.answer_loss.DomainLoss`; empty likewise.
         guards: what the protocol guards found: ``name``, ``level``, ``task``, ``text``.
         provenance: dtype, device, seeds, versions.
     """
@@ -46,6 +49,7 @@ class Run:
     samples: tuple[Sample, ...] = ()
     probe: Mapping[str, str] = field(default_factory=dict)
     agreement: Mapping[str, Any] = field(default_factory=dict)
+    answer_loss: Mapping[str, Any] = field(default_factory=dict)
     guards: tuple[Mapping[str, Any], ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,6 +84,7 @@ class Run:
             "order": list(self.tasks),
             "probe": dict(self.probe),
             **({"agreement": dict(self.agreement)} if self.agreement else {}),
+            **({"answer_loss": dict(self.answer_loss)} if self.answer_loss else {}),
             "guards": [dict(guard) for guard in self.guards],
             "provenance": dict(self.provenance),
         }
@@ -125,6 +130,7 @@ class Run:
             samples=samples,
             probe=body["probe"],
             agreement=check_selection(body.get("agreement", {}), where),
+            answer_loss=check_answer_loss(body.get("answer_loss", {}), where),
             guards=tuple(body["guards"]),
             provenance=body["provenance"],
         )

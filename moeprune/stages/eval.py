@@ -38,6 +38,7 @@ def eval(
     corpus: Mapping[str, str] | Sequence[str] | None = None,
     held_out: Mapping[str, str] | Sequence[str] | None = None,
     agreement_with: str | Path | None = None,
+    answer_loss: bool | None = None,
     degeneration: str | Path | Sequence[str | Path] = (),
     chunk: int = 2048,
     chunks: int | None = None,
@@ -88,6 +89,9 @@ def eval(
         held_out: the same, of texts that were not.
         agreement_with: folder or Hub id of a model of the same experts: how far they are selected
             as there, rank by rank, on ``corpus`` and ``held_out``, or else on the prompts.
+        answer_loss: measure also the loss of the right answers of tasks, and of the texts of
+            ``corpus`` and ``held_out``, of the model and of what plans leave of it; None: where a
+            plan predicts it.
         degeneration: prompts after which the model writes at length, looked at for loops: files of
             questions, ``builtin:NAME``, or ``NAME=SOURCE`` of texts, of which it sees a beginning.
         chunk: tokens of a window of such a text.
@@ -145,6 +149,7 @@ def eval(
     )
     how = How(
         agreement_with=agreement_with,
+        answer_loss=answer_loss,
         batch_size=batch_size,
         effect=effect,
         dtype=dtype,

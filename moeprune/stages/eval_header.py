@@ -39,6 +39,7 @@ def run_of(
     samples: Sequence[Sample],
     probe: Mapping[str, str],
     agreement: Mapping[str, Any],
+    answer_loss: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Run:
     """The run of one variant, with the figures of its tasks.
@@ -50,6 +51,7 @@ def run_of(
         samples: in their order.
         probe: see :func:`moeprune.evaluate.probe.logits_probe`.
         agreement: how far it selects another model's experts; empty: not asked.
+        answer_loss: of its right answers; empty: not measured.
         provenance: how it was asked.
     """
     run = Run(
@@ -60,6 +62,7 @@ def run_of(
         samples=tuple(samples),
         probe=probe,
         agreement=agreement,
+        answer_loss=answer_loss,
         provenance=provenance,
     )
     figures = summarise(run)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from moeprune.evaluate.requests import Request
 
 TUNING, HELD_OUT = "perplexity-tuning", "perplexity-held-out"
-_OPTIONS = {TUNING: "--corpus", HELD_OUT: "--held-out"}
+OPTIONS = {TUNING: "--corpus", HELD_OUT: "--held-out"}
 
 
 def text_tasks(words: EvalWords, tokenizer: Any) -> tuple[Task, ...]:
@@ -68,7 +68,7 @@ def splits(
         requests: of each of them.
     """
     asked = zip(tasks, requests, strict=True)
-    return {task.name: own for task, own in asked if task.name in _OPTIONS}
+    return {task.name: own for task, own in asked if task.name in OPTIONS}
 
 
 def check_apart(splits: Iterable[Sequence[Request]]) -> None:
@@ -96,7 +96,7 @@ def _task(split: str, sources: Sources, words: EvalWords, tokenizer: Any) -> Tas
     from moeprune.observe.named import named_domains
 
     questions, details = [], {}
-    for name, source in named_domains(sources, option=_OPTIONS[split]).items():
+    for name, source in named_domains(sources, option=OPTIONS[split]).items():
         for number, document in _documents(name, source, split, words):
             text = _text(document, tokenizer, chat_template=words.chat_template)
             questions.append(Question(id=f"{name}/{number}", domain=name, text=text))

@@ -12,6 +12,7 @@ from moeprune.core.progress import OnProgress, ignore
 from moeprune.core.run import Run
 from moeprune.stages.agreeing import agreements
 from moeprune.stages.agreement_texts import AgreementText, agreement_texts, check_same_ids
+from moeprune.stages.answer_losses import Losing, asked_for, wanted_texts
 from moeprune.stages.begun import engine
 from moeprune.stages.eval_asking import Asking, rooms
 from moeprune.stages.eval_guards import after, before, setting
@@ -36,6 +37,7 @@ class How:
     """How a model is loaded and asked; as :func:`moeprune.stages.eval.eval` takes it."""
 
     agreement_with: str | Path | None = None
+    answer_loss: bool | None = False
     batch_size: int | None = None
     effect: float = 0.01
     dtype: str = "auto"
@@ -121,6 +123,15 @@ def evaluate(
     exam = read_exam(words, asked, tokenizer=tokenizer, trust_remote_code=trust)
     if check is not None:
         check(exam)
+    losing = wanted_texts(
+        how.answer_loss,
+        chosen,
+        asked,
+        exam=exam,
+        words=words,
+        tokenizer=tokenizer,
+        on_warning=how.on_warning if work.speaks else None,
+    )
     texts: tuple[AgreementText, ...] = ()
     if beside is not None:
         texts = agreement_texts(exam)
@@ -138,6 +149,7 @@ def evaluate(
         "--batch-size": how.batch_size,
         **exam.fingerprint(),
         **({} if beside is None else beside.request()),
+        **asked_for(losing),
     }
     work.check_same(request=request)
     answers = Answers.open(out, request, work=work, resume=how.resume)
@@ -167,6 +179,20 @@ def evaluate(
                 **loading,
             )
             agreed = answers.settle("selection", agreed)
+        lost = answers.settled("answer loss") or [{}] * len(chosen)
+        if losing and not any(lost):
+            lost = answers.settle(
+                "answer loss",
+                Losing(
+                    live=live,
+                    asked=asked,
+                    texts=losing,
+                    batch_size=how.batch_size,
+                    work=work,
+                    stop=work.asked_to_stop(how.stop),
+                    on_progress=work.heard(how.on_progress),
+                ).variants(chosen),
+            )
     asking = Asking(
         live=live,
         asked=asked,
@@ -188,10 +214,11 @@ def evaluate(
             samples=samples,
             probe=probe,
             agreement=agreement,
+            answer_loss=answer_loss,
             provenance=made_with(live, place, seeds=words.seeds, harness=bool(exam.harness.parts)),
         )
-        for variant, agreement, (probe, samples) in zip(
-            chosen, agreed, asking.variants(chosen), strict=True
+        for variant, agreement, answer_loss, (probe, samples) in zip(
+            chosen, agreed, lost, asking.variants(chosen), strict=True
         )
     )
     check_inputs(runs)

@@ -14,6 +14,7 @@ from moeprune.evaluate.comparison.capabilities import capabilities, tradeoff_jso
 from moeprune.evaluate.comparison.cautions import cautions
 from moeprune.evaluate.comparison.correcting import corrected
 from moeprune.evaluate.comparison.joining import chosen_tasks, join
+from moeprune.evaluate.comparison.losses import LossChanges, loss_changes
 from moeprune.evaluate.comparison.metrics import chosen_metrics
 from moeprune.evaluate.comparison.regressions import Limit, Regression, regressions
 from moeprune.evaluate.comparison.variants import VariantComparison, compare_variant
@@ -35,6 +36,7 @@ class Comparison:
         level: confidence of all intervals.
         families: table -> how many tests its corrected p-values are corrected for.
         agreement: name -> how far it selects another model's experts, of runs that say so.
+        losses: how the loss of right answers changed, of runs that say so.
         beside: perplexity beside accuracy.
         tradeoff: of three variants and three tasks at least, else None.
         limit: what regression was allowed; None: not asked.
@@ -49,6 +51,7 @@ class Comparison:
     level: float
     families: Mapping[str, int]
     agreement: Mapping[str, Mapping[str, Any]]
+    losses: LossChanges
     beside: tuple[Beside, ...]
     tradeoff: Tradeoff | None
     limit: Limit | None
@@ -68,6 +71,7 @@ class Comparison:
             "tests": dict(self.families),
             "variants": [variant.to_json() for variant in self.variants],
             "selection_agreement": {name: dict(own) for name, own in self.agreement.items()},
+            "answer_loss": self.losses.to_json(),
             "perplexity_beside_accuracy": [one.to_json() for one in self.beside],
             "tradeoff": None if self.tradeoff is None else tradeoff_json(self.tradeoff),
             "limit": None
@@ -136,6 +140,7 @@ def compare_runs(
         level=level,
         families=families,
         agreement={run.name: run.agreement for run in (base, *variants) if run.agreement},
+        losses=loss_changes(base, variants),
         beside=ranks,
         tradeoff=capabilities(compared, clusters=clusters),
         limit=limit,
