@@ -72,7 +72,7 @@ class Corpus:
     def num_targets(self) -> int:
         """Tokens whose loss is taken, of the documents it holds."""
         if self.targets:
-            return sum(int(np.count_nonzero(own)) for own in self.targets)
+            return sum(int(np.count_nonzero(own[1:])) for own in self.targets)
         starts = self.starts or (0,) * len(self.documents)
         pairs = zip(self.documents, starts, strict=True)
         return sum(ids.size - max(1, start) for ids, start in pairs)

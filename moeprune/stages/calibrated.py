@@ -10,6 +10,7 @@ import moeprune
 from moeprune.architectures import attention_kinds
 from moeprune.artefact import sha256_bytes
 from moeprune.core.stats import Array, CalibrationStats, DomainStats
+from moeprune.errors import StatsError
 from moeprune.stages.identify import OpenModel
 from moeprune.stages.runnable import check_passes
 
@@ -60,7 +61,20 @@ def assembled(
     counted = {name: corpus.num_counted for name, corpus in whole.items()}
     check_passes(stats, counted, opened.origin)
     stats.check_counts()
+    if stats.has_loss:
+        _check_targets(stats, {name: corpus.num_targets for name, corpus in whole.items()})
     return stats
+
+
+def _check_targets(stats: CalibrationStats, num_targets: Mapping[str, int]) -> None:
+    """The loss is that of the text's target tokens: all of them, each once."""
+    for domain in stats.domains:
+        found, due = int(domain.total("loss_tokens")), num_targets[domain.name]
+        if found != due:
+            raise StatsError(
+                f"domain {domain.name!r}: the loss was taken of {found:,} tokens, and {due:,} are "
+                "targets; this model reads a text in a way that --loss-aware cannot follow."
+            )
 
 
 def domain_stats(

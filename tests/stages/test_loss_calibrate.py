@@ -16,7 +16,7 @@ from test_resumed_calibrate import DRIVER
 
 import moeprune
 from moeprune.core.stats import ALL_FIELDS, FIELDS, LOSS_FIELDS, CalibrationStats
-from moeprune.errors import MismatchError, StoppedError
+from moeprune.errors import MismatchError, StatsError, StoppedError
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +186,22 @@ def test_the_loss_of_what_the_model_wrote(tiny: Any, texts: dict[str, str], tmp_
         tiny("qwen3_moe"), None, mode="decode", generations=tmp_path / "s.generations.jsonl"
     )
     assert_close(again, found)
+
+
+def test_a_loss_of_other_tokens_than_the_targets_is_refused(
+    tiny: Any, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is saved of a pass that takes no loss: zeros would look measured."""
+    from moeprune.observe import prefill
+
+    monkeypatch.setattr(prefill, "reading", lambda model, observer, layout, loss: plain(model))
+    with pytest.raises(StatsError, match="the loss was taken of 0 tokens, and 126 are targets"):
+        run(tiny("qwen3_moe"), {"asked": texts["asked"]}, tmp_path / "s")
+    assert not list(tmp_path.iterdir())
+
+
+@contextlib.contextmanager
+def plain(model: Any) -> Any:
+    from moeprune.observe.inputs import one_pass
+
+    yield one_pass(model)
