@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
-from moeprune.observe.loss.traced import traced_run
+from moeprune.observe.loss.alternatives import Asked, alternatives
+from moeprune.observe.loss.traced import traced
 from moeprune.observe.products import SPARE_ROWS, round_rows
 from moeprune.observe.scores import widened
 from moeprune.observe.sums import FoldedSums
@@ -50,18 +51,22 @@ class Watch:
     def __init__(self, layers: Sequence[MoeLayer], sums: FoldedSums, *, read: Read) -> None:
         self._layers, self._sums, self._read = layers, sums, read
         self._routed: dict[int, Routed] = {}  # by router: several layers may share a row
+        self._asked: dict[int, Asked] = {}
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
         """Keep what the routers return inside the block."""
         with contextlib.ExitStack() as undo:
             for layer in self._layers:
-                hook = layer.router.register_forward_hook(self._keep(layer))
+                hook = layer.router.register_forward_hook(self._keep(layer), with_kwargs=True)
                 undo.callback(hook.remove)
             yield
 
     def _keep(self, layer: MoeLayer) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if self._again():
+                self._asked[id(layer.router)] = Asked(args, kwargs)
+                return
             self._routed[id(layer.router)] = self._read(layer, output)
 
         return hook
@@ -74,6 +79,8 @@ class Watch:
         Raises:
             UnsupportedModelError: the layer's router did not run before.
         """
+        if self._again():
+            return self._run_again(layer, run, hidden_TH, ids_TK, weights_TK)
         if id(layer.router) not in self._routed:
             raise UnsupportedModelError(
                 f"layer {layer.layer}: its experts ran, but its router gave no logits before; "
@@ -84,8 +91,6 @@ class Watch:
         def live(values: Tensor) -> Tensor:
             return self._sums.live(values, row=layer.row)
 
-        if torch.is_grad_enabled():
-            return traced_run(layer, self._sums, run, hidden_TH, ids_TK, weights_TK)
         live_ids_TK, live_weights_TK = live(ids_TK), live(weights_TK)
         output_TH, norms_TK = weighted_sum(
             run,
@@ -106,12 +111,41 @@ class Watch:
             gates_TK=live_weights_TK,
             norms_TK=norms_TK,
         )
+        return self._padded(output_TH, hidden_TH)
+
+    def _again(self) -> bool:
+        """Whether layers run for the second time, on the way back of a loss."""
+        return self._sums.loss and torch.is_grad_enabled()
+
+    def _run_again(
+        self, layer: MoeLayer, run: RunExpert, hidden_TH: Tensor, ids_TK: Tensor, weights_TK: Tensor
+    ) -> Tensor:
+        """The same with a graph; what the loss says of the choices is reported once it is known."""
+        live_ids_TK = self._sums.live(ids_TK, row=layer.row)
+        live_weights_TK = self._sums.live(weights_TK, row=layer.row)
+        asked = self._asked.pop(id(layer.router))
+        live_T = self._sums.live_T
+        others = alternatives(layer, asked, live_T, live_ids_TK, live_weights_TK.detach())
+
+        def report(drop_TK: Tensor, cf_TK: Tensor) -> None:
+            self._sums.add_changes(layer.row, ids_TK=live_ids_TK, drop_TK=drop_TK, cf_TK=cf_TK)
+
+        output_TH = traced(
+            run,
+            self._sums.live(hidden_TH, row=layer.row),
+            live_ids_TK,
+            live_weights_TK,
+            others,
+            report=report,
+        )
+        return self._padded(output_TH, hidden_TH)
+
+    def _padded(self, output_TH: Tensor, hidden_TH: Tensor) -> Tensor:
         if self._sums.live_T is None:
             return output_TH
         # Padding gets no expert: what it would compute reaches no token.
-        return torch.zeros_like(hidden_TH).index_copy_(
-            0, self._sums.live_T.to(hidden_TH.device), output_TH
-        )
+        live_T = self._sums.live_T.to(hidden_TH.device)
+        return torch.zeros_like(hidden_TH).index_copy(0, live_T, output_TH)
 
 
 def logits_first(layer: MoeLayer, output: Any) -> Routed:
