@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from moeprune.observe.batches import Batch
 from moeprune.observe.inputs import inputs_of
 from moeprune.observe.load import decoder_of
+from moeprune.observe.loss.head import speaker_of
 from moeprune.observe.loss.nests import tensors
 
 
 def loss_of(model: Any, batch: Batch) -> Tensor:
     """The summed loss of a batch's targets, by the model's own forward pass."""
-    inputs = inputs_of(decoder_of(model), batch, torch.device("cpu"))
-    logits_BSV = model(**inputs, use_cache=False).logits
+    speaker = speaker_of(model)
+    inputs = inputs_of(decoder_of(speaker), batch, torch.device("cpu"))
+    logits_BSV = speaker(**inputs, use_cache=False).logits
     target_BS = torch.from_numpy(batch.target_BS)
     log_BSV = logits_BSV.double().log_softmax(dim=-1)[:, :-1]
     nats_BS = -log_BSV.gather(2, torch.from_numpy(batch.ids_BS)[:, 1:, None])[..., 0]

@@ -44,9 +44,9 @@ class _Answer:
 
 
 @contextlib.contextmanager
-def answering(model: Any) -> Iterator[None]:
+def answering(speaker: Any) -> Iterator[None]:
     """Inside the block, the model's body answers for :func:`logits_of` where it is asked to."""
-    undo = put(body_of(model), _answered)
+    undo = put(body_of(speaker), _answered)
     try:
         yield
     finally:
@@ -58,41 +58,51 @@ def _answered(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
     return forward(*args, **named) if hidden_1CH is None else _Answer(hidden_1CH)
 
 
-def body_of(model: Any) -> nn.Module:
-    """The largest part of the model that holds its decoder and not its head.
-
-    Raises:
-        UnsupportedModelError: the model has no head.
-    """
-    head, decoder = model.get_output_embeddings(), decoder_of(model)
-    if head is None:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no head that gives logits, so there is no loss to take; "
-            "calibrate without --loss-aware."
-        )
-    for module in model.modules():  # from the outside to the inside
+def body_of(speaker: Any) -> nn.Module:
+    """The largest part of a model that holds its decoder and not its head."""
+    head, decoder = speaker.get_output_embeddings(), decoder_of(speaker)
+    for module in speaker.modules():  # from the outside to the inside
         inside = set(module.modules())
         if decoder in inside and head not in inside:
             return module
     raise AssertionError  # decoder_of holds no head
 
 
-def logits_of(model: Any, hidden_1CH: Tensor) -> Tensor:
+def speaker_of(model: Any) -> Any:
+    """The model, or the part of it that reads text and has the head, where only the part says so.
+
+    Raises:
+        UnsupportedModelError: nothing has.
+    """
+    for module in model.modules():  # from the outside to the inside
+        if getattr(module, "get_output_embeddings", _nothing)() is not None:
+            return module
+    raise UnsupportedModelError(
+        f"{type(model).__name__} has no head that gives logits, so there is no loss to take; "
+        "calibrate without --loss-aware."
+    )
+
+
+def _nothing() -> None:
+    return None
+
+
+def logits_of(speaker: Any, hidden_1CH: Tensor) -> Tensor:
     """Logits (1, C, V) of hidden states; inside :func:`answering`."""
     token = _ANSWER.set(hidden_1CH)
     try:
         ids = torch.zeros(hidden_1CH.shape[:2], dtype=torch.int64, device=hidden_1CH.device)
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+        logits: Tensor = speaker(input_ids=ids, use_cache=False).logits
         return logits
     finally:
         _ANSWER.reset(token)
 
 
-def loss_gradient(model: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSums) -> Tensor:
+def loss_gradient(speaker: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSums) -> Tensor:
     """Gradient (B, S, H) of the summed loss of a batch's target tokens, which ``sums`` is told.
 
     Args:
-        model: inside :func:`answering`.
+        speaker: a causal language model, inside :func:`answering`.
         hidden_BSH: what its body gave.
         batch: it read; at least one token is a target.
         sums: told of every target's loss.
@@ -105,7 +115,7 @@ def loss_gradient(model: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSums
         chunk = slice(start, start + HEAD_ROWS)
         at = (line_N[chunk].to(hidden_BSH.device), place_N[chunk].to(hidden_BSH.device) - 1)
         hidden_1CH = hidden_BSH[at][None].requires_grad_()
-        logits_CV = logits_of(model, hidden_1CH)[0]
+        logits_CV = logits_of(speaker, hidden_1CH)[0]
         wide_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
         loss_C = torch.nn.functional.cross_entropy(
             wide_CV, target_N[chunk].to(wide_CV.device), reduction="none"

@@ -18,7 +18,7 @@ from moeprune.observe.inputs import Read, inputs_of
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import decoder_of
 from moeprune.observe.loss.cuts import cut, frozen, sweeping
-from moeprune.observe.loss.head import answering, loss_gradient
+from moeprune.observe.loss.head import answering, loss_gradient, speaker_of
 from moeprune.observe.placed import input_device
 from moeprune.observe.streamed.units import units_of
 from moeprune.observe.sums import FoldedSums
@@ -43,7 +43,8 @@ def loss_pass(model: Any, *, layout: MoeLayout) -> Iterator[Read]:
             f"family {layout.model_type} does not read a text in one causal pass, so there is no "
             "next-token loss to take back; calibrate it without --loss-aware."
         )
-    decoder = decoder_of(model)
+    speaker = speaker_of(model)
+    decoder = decoder_of(speaker)
 
     def read(batch: Batch, sums: FoldedSums) -> None:
         sums.begin(batch.fold_BS, batch.counted_BS, batch.number_B)
@@ -56,13 +57,13 @@ def loss_pass(model: Any, *, layout: MoeLayout) -> Iterator[Read]:
         with sweeping() as sweep:
             kept = sweep.kept  # noqa: F841  what a pass that waits holds is looked for in frames
             hidden_BSH = decoder(**inputs, use_cache=False).last_hidden_state
-            gradient_BSH = loss_gradient(model, hidden_BSH, batch, sums)
+            gradient_BSH = loss_gradient(speaker, hidden_BSH, batch, sums)
             torch.autograd.backward(hidden_BSH, gradient_BSH, retain_graph=True)
             del hidden_BSH, gradient_BSH
             sweep.back()
         sums.end()
 
-    with frozen(model), answering(model), cut(_layers(model, layout)):
+    with frozen(model), answering(speaker), cut(_layers(model, layout)):
         yield read
 
 

@@ -45,6 +45,8 @@ def _keep(layer: MoeLayer, routed: dict[int, Any]) -> Any:
 
 def _measure(layer: MoeLayer, routed: dict[int, Any], sums: FoldedSums) -> Any:
     def hook(_module: nn.Module, _inputs: Any, output_PH: Tensor) -> None:
+        if torch.is_grad_enabled():  # the way back of a loss: seen before
+            return
         if layer.row not in routed:
             raise UnsupportedModelError(
                 f"layer {layer.layer}: its experts ran, but its router did not run before."

@@ -46,6 +46,8 @@ def _keep_scores(layer: MoeLayer, routed: dict[int, tuple[Tensor, Tensor]]) -> A
 
 def _measure(layer: MoeLayer, routed: dict[int, tuple[Tensor, Tensor]], sums: FoldedSums) -> Any:
     def hook(_module: nn.Module, _inputs: Any, output_SH: Tensor) -> None:
+        if torch.is_grad_enabled():  # the way back of a loss: seen before
+            return
         if layer.row not in routed:
             raise UnsupportedModelError(
                 f"layer {layer.layer}: its experts ran, but its router did not run before."
