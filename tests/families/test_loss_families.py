@@ -32,8 +32,21 @@ from streaming import corpus_of, random_documents
 
 # They read texts in another way than from left to right at once.
 REFUSED = ("diffusion_gemma",)
-# What their experts do is not followed.
-UNSEEN = ("jetmoe", "llama4", "llama4_text")
+# What their experts do is not followed, or their router is not asked again; in one line.
+UNSEEN = (
+    "afmoe",
+    "dbrx",
+    "deepseek_v4",
+    "hy_v3",
+    "inkling_mm_model",
+    "inkling_text",
+    "jetmoe",
+    "lfm2_moe",
+    "llama4",
+    "llama4_text",
+    "minimax_m2",
+    "zaya",
+)
 # In float64 they do not run, or padding is not a number in plain calibration either.
 FLOAT32 = (
     "granitemoe_swa",
@@ -61,7 +74,7 @@ def test_gradients(name: str, tmp_path: Path, record_property: Any) -> None:
         return
     model, plain = load_causal_lm(path), load_causal_lm(path)
     if name in UNSEEN:
-        with pytest.raises(StatsError, match="--loss-aware cannot follow"):
+        with pytest.raises((StatsError, UnsupportedModelError), match="--loss-aware"):
             read_back(model, layout, batch("right"))
         return
     if hasattr(plain, "set_experts_implementation"):
