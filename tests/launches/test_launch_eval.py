@@ -60,6 +60,7 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
     scan = {"call": "scan", **own, "k1": 1, "tasks": words["tasks"][0]}
     other = tiny_checkpoint("qwen3_moe", tmp_path / "other", seed=1, **SMALL)
     beside = {"call": "eval", **own, "agreement_with": str(other)}
+    lost = {**own, "variants": words["variants"], "answer_loss": True}
     said = drive(
         2,
         {
@@ -75,6 +76,7 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
             "differs": {**job, "output": str(tmp_path / "d"), "rank 1": {"limit": 2}},
             "scan": {**scan, "output": str(tmp_path / "scan")},
             "selections": {**beside, "output": str(tmp_path / "selections")},
+            "losses": {"call": "eval", **lost, "output": str(tmp_path / "losses")},
         },
         tmp_path,
     )
@@ -96,11 +98,17 @@ def test_two_processes(words: dict[str, Any], whole: dict[str, bytes], tmp_path:
     assert data(tmp_path / "selections") == data(tmp_path / "one")
     done = [done for stage, done, _ in said["selections"][0]["reports"] if stage == "selection"]
     assert done == sorted(done) and 0 < done[-1] <= 2 * alone.agreement["tokens"]
+    ganz, cut = moeprune.eval(output=tmp_path / "lost", **lost)
+    assert (
+        ganz.answer_loss
+        and cut.answer_loss
+        and data(tmp_path / "losses") == data(tmp_path / "lost")
+    )
     # What two processes have begun, one ends.
     moeprune.eval(output=tmp_path / "alone", **words)
     assert data(tmp_path / "alone") == whole
     left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert left == {"two", "s", "alone", "scan", "other", "one", "selections"}
+    assert left == {"two", "s", "alone", "scan", "other", "one", "selections", "losses", "lost"}
     assert [one.get("rows") for one in said["scan"]] == [5, 5], said["scan"]
     scan.pop("call")
     moeprune.scan(**scan, output=tmp_path / "alone", overwrite=True)

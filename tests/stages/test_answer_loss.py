@@ -16,7 +16,7 @@ from questions import choosing, rows, writing
 import moeprune
 from moeprune.cli.main import main
 from moeprune.core.run import Run
-from moeprune.errors import RunError, UsageError
+from moeprune.errors import RunError, StoppedError, UsageError
 
 PAIRS = {
     "sums": [(f"{n} + {n} = ", f"{2 * n}") for n in range(7)],
@@ -169,6 +169,31 @@ def test_the_batch_size_hardly_moves_it_and_a_run_survives_its_file(
         (tmp_path / "a" / "run.json").write_text(json.dumps({**body, "answer_loss": broken}))
         with pytest.raises(RunError, match="answer_loss is not of the form"):
             Run.load(tmp_path / "a")
+
+
+def test_stopped_while_it_is_measured_it_begins_there_again(
+    model: Path, sources: dict[str, str], tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {
+        "held_out": sources,
+        "plan": plan_keeping(model, KEEP),
+        "name": "run",
+        "answer_loss": True,
+        "batch_size": 3,
+    }
+    moeprune.eval(model, output=tmp_path / "whole", **how)
+    for calls in (1, 6, 9):  # batches: four of the model, four under the mask, then the questions
+        left = iter(range(calls))
+        with pytest.raises(StoppedError) as stopped:
+            moeprune.eval(
+                model, output=tmp_path / "s", stop=lambda n=left: next(n, None) is None, **how
+            )
+        assert ("whose loss is measured" in str(stopped.value)) is (calls < 9)
+    moeprune.eval(model, output=tmp_path / "s", **how)
+    for name in ("run.json", "samples.jsonl"):
+        assert (tmp_path / "s" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    moeprune.eval(model, output=tmp_path / "s", overwrite=True, **{**how, "answer_loss": False})
+    assert Run.load(tmp_path / "s").answer_loss == {}
 
 
 def leaves(body: Any) -> list[float]:
