@@ -58,6 +58,21 @@ HEADERS = (
     "{% if add_generation_prompt %}<|header|>assistant<|/header|>\n\n{% endif %}"
 )
 
+# The manner of GLM-4.5: every turn has a thought, an empty one in earlier turns, and no end.
+EMPTY_THOUGHTS = (
+    "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m['role'] == 'user' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% set c = m['content'] %}"
+    "{% if m['role'] == 'assistant' %}{% set thought = '' %}"
+    "{% if '</think>' in c %}"
+    "{% set thought = c.split('</think>')[0].split('<think>')[-1].strip() %}"
+    "{% set c = c.split('</think>')[-1] %}{% endif %}"
+    "<|Assistant|>\n<think>{% if loop.index0 > ns.last %}{{ thought }}{% endif %}</think>"
+    "\n{{ c.strip() }}"
+    "{% else %}<|User|>\n{{ c }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|Assistant|>{% endif %}"
+)
+
 # A template that says itself what is generated.
 MARKS = (
     "{% for m in messages %}{% if m['role'] == 'assistant' %}<|im_start|>assistant\n"

@@ -9,7 +9,7 @@ generated itself (``{% generation %}``) is taken at its word.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from moeprune.core.chat import dated
@@ -103,24 +103,46 @@ def _turn(messages: Messages, number: int, text: str, where: str, tokenizer: Any
     if text.startswith(ended):
         return start, max(start, len(ended.rstrip()))
     # Templates write a last turn otherwise than the same one with others behind it: they leave
-    # thoughts out that stand before it, or end it with another token.
-    rest, own = text[start:], ended[_common(ended, text[:start]) :].rstrip()
-    same = _common(own, rest)
-    fits = (k for k in range(len(own), same, -1) if rest.startswith(own[len(own) - k :]))
-    end = start + next(fits, same)
-    content = messages[number].get("content")
-    tail = content.strip()[-_TAIL:] if isinstance(content, str) else ""
-    if end == start + same and tail and tail not in text[start:end]:
-        place = text.find(tail, start)
-        behind = own[own.rfind(tail) + len(tail) :]
-        end = start if place < 0 else place + len(tail)
-        end += _common(text[end:], behind)
-    if end <= start:
+    # thoughts out that stand before its text, or end it with another token.
+    own = ended[_common(ended, text[:start]) :].rstrip()
+    rest = text[start : _following(messages, number + 1, text, where, tokenizer)]
+    last, least = _last_words(messages[number], own)
+    size = _longest(lambda k: last[len(last) - k :] in rest, len(last))
+    if size < least:
         raise DomainError(
             f"{where}: the tokenizer's chat template writes message {number + 1} of the assistant "
             f"otherwise once others follow, so its answer cannot be found. {_WAY_OUT}"
         )
-    return start, end
+    kept = last[len(last) - size :]
+    end = start + rest.find(kept) + size
+    behind = own[own.rfind(kept) + size :] if kept in own else ""
+    return start, end + _common(text[end:], behind)
+
+
+def _following(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> int:
+    """Where in ``text`` the words of a message begin, or its end where that is not known."""
+    words = messages[number].get("content")
+    if not isinstance(words, str) or not words.strip():
+        return len(text)
+    other = {**messages[number], "content": "y" if words.strip().startswith("x") else "x"}
+    changed = (*messages[:number], other, *messages[number + 1 :])
+    return _common(text, _written(changed, number - 1, where, tokenizer))
+
+
+def _last_words(message: Mapping[str, Any], own: str) -> tuple[str, int]:
+    """What an answer ends with, and how many characters of it tell its place.
+
+    Args:
+        message: of the assistant.
+        own: the message as the template writes it at the end of a chat.
+    """
+    content = message.get("content")
+    if isinstance(content, list) and content and isinstance(content[-1], Mapping):
+        content = content[-1].get("text")
+    if isinstance(content, str) and content.strip() and not message.get("tool_calls"):
+        words = content.strip()
+        return words, min(_TAIL, len(words.splitlines()[-1]))
+    return own, min(_TAIL, len(own))
 
 
 def _beginning(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> int:
@@ -150,10 +172,15 @@ def _written(
 
 def _common(one: str, other: str) -> int:
     """Characters with which both begin."""
-    least, most = 0, min(len(one), len(other))
+    return _longest(lambda k: one[:k] == other[:k], min(len(one), len(other)))
+
+
+def _longest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number up to ``most`` that fits, where all smaller ones do, and 0."""
+    least = 0
     while least < most:
         middle = (least + most + 1) // 2
-        if one[least:middle] == other[least:middle]:
+        if fits(middle):
             least = middle
         else:
             most = middle - 1

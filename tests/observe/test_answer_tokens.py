@@ -128,6 +128,12 @@ FINAL = "<|channel|>final<|message|>"
         ("CHATML", TWO[:1], []),
         ("THINKS", TWO, ["It is 2.<|im_end|>", "<think>\n\n</think>\n\n4<|im_end|>"]),
         ("THINKS", THOUGHT, ["2<|im_end|>", "<think>\nso\n</think>\n\n4<|im_end|>"]),
+        (
+            "EMPTY_THOUGHTS",
+            THOUGHT,
+            ["\n<think></think>\n2", "\n<think>so</think>\n4"],
+        ),
+        ("EMPTY_THOUGHTS", TWO, ["\n<think></think>\nIt is 2.", "\n<think></think>\n4"]),
         ("BEGINS_A_THOUGHT", TWO, ["It is 2.<|end|>", "4<|end|>"]),
         ("BEGINS_A_THOUGHT", THOUGHT, ["\n\n2<|end|>", "\n\n4<|end|>"]),
         ("CHANNELS", TWO, [f"{FINAL}It is 2.<|end|>", f"{FINAL}4<|return|>"]),
