@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "moeprune"
 LAYER = {
     "": 0,
     "core": 1,
+    "live": 1,
     **dict.fromkeys(
         (
             "architectures",
@@ -37,7 +38,7 @@ ONLY_IN = {
     "click": {"cli"},
     "transformers": {"observe", "routing", "evaluate", "loading"},
     "accelerate": {"observe", "routing", "evaluate"},
-    "torch": {"observe", "routing", "evaluate", "loading", "quant"},
+    "torch": {"live", "observe", "routing", "evaluate", "loading", "quant"},
     "bitsandbytes": {"loading"},
     "compressed_tensors": {"loading"},
     "huggingface_hub": {"hub"},

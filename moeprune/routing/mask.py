@@ -10,7 +10,6 @@ L MoE layers, E experts of a layer, T tokens.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,13 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from moeprune.core.hash_table import replaced
 from moeprune.errors import VerificationError
-
-_LINEAR = frozenset(
-    {nn.functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm}
-)
-_SELECTION_BIAS = re.compile(
-    r"(^|\.)(e_score_correction_bias|expert_bias|router_bias|balancing_biases)$"
-)
+from moeprune.live.routers import LINEAR, is_selection_bias
 
 
 class _MaskLogits(TorchFunctionMode):
@@ -43,7 +36,7 @@ class _MaskLogits(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in _LINEAR and result.shape[-1] == self._num_choices:
+        if func in LINEAR and result.shape[-1] == self._num_choices:
             self.hits += 1
             result = result.index_fill(-1, self._removed_ids.to(result.device), -torch.inf)
         return result
@@ -140,7 +133,7 @@ def _masked_bias(
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     with torch.no_grad():
         for name, tensor in (*block.named_parameters(), *block.named_buffers()):
-            if _SELECTION_BIAS.search(name) and tensor.shape[-1] in widths:
+            if is_selection_bias(name) and tensor.shape[-1] in widths:
                 saved.append((tensor, tensor.clone()))
                 tensor[..., list(removed_ids)] = -torch.inf
     try:

@@ -10,7 +10,6 @@ S tokens of a text, E experts and idle choices, K chosen, P runs of a layer in a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -21,11 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from moeprune.errors import CheckpointError, UnsupportedModelError, UsageError
+from moeprune.live.routers import is_selection_bias
 from moeprune.routing.rule import keeps_order
 
 Ids = NDArray[np.int64]
-
-_BIAS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|router_bias|balancing_biases)$")
 
 
 Layer = Any
@@ -182,7 +180,7 @@ def _bias_of(model: nn.Module, layer: Layer) -> tuple[nn.Module, str] | None:
     path = next(name for name, module in model.named_modules() if module is layer.router)
     block = model.get_submodule(path.rpartition(".")[0])
     for path, tensor in (*block.named_parameters(), *block.named_buffers()):
-        if _BIAS.search(path) and tensor.numel() >= layer.num_experts:
+        if is_selection_bias(path) and tensor.numel() >= layer.num_experts:
             holder, _, name = path.rpartition(".")
             return block.get_submodule(holder), name
     return None
