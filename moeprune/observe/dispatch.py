@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
-from moeprune.observe.loss.alternatives import Asked, alternatives
+from moeprune.observe.loss.alternatives import alternatives
+from moeprune.observe.loss.asking import Listener
 from moeprune.observe.loss.traced import traced
 from moeprune.observe.products import SPARE_ROWS, round_rows
 from moeprune.observe.scores import widened
@@ -51,22 +52,21 @@ class Watch:
     def __init__(self, layers: Sequence[MoeLayer], sums: FoldedSums, *, read: Read) -> None:
         self._layers, self._sums, self._read = layers, sums, read
         self._routed: dict[int, Routed] = {}  # by router: several layers may share a row
-        self._asked: dict[int, Asked] = {}
+        self._listener = Listener()
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
         """Keep what the routers return inside the block."""
         with contextlib.ExitStack() as undo:
             for layer in self._layers:
-                hook = layer.router.register_forward_hook(self._keep(layer), with_kwargs=True)
+                hook = layer.router.register_forward_hook(self._keep(layer))
                 undo.callback(hook.remove)
+                if self._sums.loss:
+                    undo.enter_context(self._listener.on(layer))
             yield
 
     def _keep(self, layer: MoeLayer) -> Any:
-        def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if self._again():
-                self._asked[id(layer.router)] = Asked(args, kwargs)
-                return
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             self._routed[id(layer.router)] = self._read(layer, output)
 
         return hook
@@ -79,14 +79,14 @@ class Watch:
         Raises:
             UnsupportedModelError: the layer's router did not run before.
         """
-        if self._again():
-            return self._run_again(layer, run, hidden_TH, ids_TK, weights_TK)
         if id(layer.router) not in self._routed:
             raise UnsupportedModelError(
                 f"layer {layer.layer}: its experts ran, but its router gave no logits before; "
                 "this family needs an observer of its own."
             )
         routed = self._routed.pop(id(layer.router))
+        if self._sums.loss and torch.is_grad_enabled():
+            return self._run_again(layer, run, hidden_TH, ids_TK, weights_TK, routed.ids_TK)
 
         def live(values: Tensor) -> Tensor:
             return self._sums.live(values, row=layer.row)
@@ -113,29 +113,38 @@ class Watch:
         )
         return self._padded(output_TH, hidden_TH)
 
-    def _again(self) -> bool:
-        """Whether layers run for the second time, on the way back of a loss."""
-        return self._sums.loss and torch.is_grad_enabled()
-
     def _run_again(
-        self, layer: MoeLayer, run: RunExpert, hidden_TH: Tensor, ids_TK: Tensor, weights_TK: Tensor
+        self,
+        layer: MoeLayer,
+        run: RunExpert,
+        hidden_TH: Tensor,
+        ids_TK: Tensor,
+        weights_TK: Tensor,
+        choice_TK: Tensor | None,
     ) -> Tensor:
-        """The same with a graph; what the loss says of the choices is reported once it is known."""
-        live_ids_TK = self._sums.live(ids_TK, row=layer.row)
-        live_weights_TK = self._sums.live(weights_TK, row=layer.row)
-        asked = self._asked.pop(id(layer.router))
-        live_T = self._sums.live_T
-        others = alternatives(layer, asked, live_T, live_ids_TK, live_weights_TK.detach())
+        """The second run, under autograd; what the loss says of the choices is reported later."""
+
+        def live(values: Tensor) -> Tensor:
+            return self._sums.live(values, row=layer.row)
+
+        asked = self._listener.heard.pop(id(layer.router), None)
+        if asked is None:
+            raise UnsupportedModelError(
+                f"layer {layer.layer}: how its experts were chosen was not heard; this family "
+                "cannot be measured with --loss-aware."
+            )
+        others = alternatives(asked, ids_TK, weights_TK, choice_TK)
+        counted_TK = live(ids_TK if choice_TK is None else choice_TK)
 
         def report(drop_TK: Tensor, cf_TK: Tensor) -> None:
-            self._sums.add_changes(layer.row, ids_TK=live_ids_TK, drop_TK=drop_TK, cf_TK=cf_TK)
+            self._sums.add_changes(layer.row, ids_TK=counted_TK, drop_TK=drop_TK, cf_TK=cf_TK)
 
         output_TH = traced(
             run,
-            self._sums.live(hidden_TH, row=layer.row),
-            live_ids_TK,
-            live_weights_TK,
-            others,
+            live(hidden_TH),
+            live(ids_TK),
+            live(weights_TK),
+            others.of(self._sums.live_T),
             report=report,
         )
         return self._padded(output_TH, hidden_TH)

@@ -30,6 +30,8 @@ class MoeLayer:
         router: the module that scores them.
         num_idle: choices after the last expert's that a token may take instead.
         held: the experts that are here, where others are in other processes; None: all are.
+        num_extra: outputs of the router after those of its experts, idle choices among them.
+        block: the module that the router is a part of.
     """
 
     row: int
@@ -39,6 +41,13 @@ class MoeLayer:
     router: nn.Module
     num_idle: int = 0
     held: range | None = None
+    num_extra: int = 0
+    block: nn.Module | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the router."""
+        return self.num_experts + max(self.num_extra, self.num_idle)
 
 
 def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
@@ -54,16 +63,19 @@ def moe_layers(model: nn.Module, layout: MoeLayout) -> tuple[MoeLayer, ...]:
     found = []
     for row, (layer, experts_name, router_name) in enumerate(_named(layout)):
         for stack in layout.stacks or ("",):
-            experts = _only(modules, stack, layer, experts_name, layout.model_type)
+            experts = _only(modules, stack, layer, experts_name, layout.model_type)[1]
+            path, router = _only(modules, stack, layer, router_name, layout.model_type)
             found.append(
                 MoeLayer(
                     row=row,
                     layer=layer,
                     num_experts=layout.num_experts[row],
                     experts=experts,
-                    router=_only(modules, stack, layer, router_name, layout.model_type),
+                    router=router,
                     num_idle=layout.idle_experts,
                     held=_held(experts),
+                    num_extra=layout.extra_rows,
+                    block=model.get_submodule(path.rpartition(".")[0]),
                 )
             )
     return tuple(found)
@@ -111,7 +123,7 @@ def _named(layout: MoeLayout) -> Iterator[tuple[int, str, str]]:
 
 def _only(
     modules: dict[str, nn.Module], stack: str, layer: int, name: str, model_type: str
-) -> nn.Module:
+) -> tuple[str, nn.Module]:
     inside = rf"(^|\.){re.escape(stack)}\.(.+\.)?" if stack else r"(^|\.)"
     wanted = re.compile(rf"{inside}(layers|blocks)\.{layer}\.{re.escape(name)}$")
     found = [path for path in modules if wanted.search(path)]
@@ -122,4 +134,4 @@ def _only(
             f"'{where}.{layer}.{name}', expected one; the description of family {model_type} "
             "does not fit this version of transformers."
         )
-    return modules[found[0]]
+    return found[0], modules[found[0]]

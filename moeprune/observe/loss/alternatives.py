@@ -1,42 +1,20 @@
 """Which experts a token would visit if one of its own could not be selected, and with what weight.
 
-Nothing of a router's rule is written here: the live router is asked again, expert by expert, on the
-tokens that chose it, with that expert's logit at −inf, as an export's routers are checked.
+What chose is asked again, for each place of a token's choice once (see ``asking``). Most often one
+expert moves in and the weights of all others change; where experts stand in groups, several may.
 
-T tokens, K experts chosen, X experts that would move in, J = K + X, N tokens of one expert.
+T tokens, K experts chosen, X experts that would move in, J = K + X.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from moeprune.errors import UnsupportedModelError
-from moeprune.observe.layers import MoeLayer
-
-_LINEAR = frozenset(
-    {nn.functional.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm}
-)
-_BIAS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|router_bias|balancing_biases)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a router was asked, so that it can be asked again.
-
-    Attributes:
-        args, kwargs: of the call.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+from moeprune.observe.loss.asking import Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,120 +24,129 @@ class Alternatives:
     Attributes:
         extra_TX: int64 experts that some of a token's answers bring in, −1 = none.
         change_TKJ: of each expert chosen, the weights of the answer without it less those of the
-            choice, of the chosen ones and then of the extra ones.
+            choice, of the chosen ones and then of the extra ones; float64.
+        rest: numbers that what chose gives beside weights, of which autograd knows what the loss
+            makes of them (weights of shared experts), (T, R); None: there are none that change.
+        rest_TKR: of each expert chosen, these without it less these.
+        live_T: where the tokens stand in ``rest``; None: they are all of it.
     """
 
     extra_TX: Tensor
     change_TKJ: Tensor
+    rest: Tensor | None = None
+    rest_TKR: Tensor | None = None
+    live_T: Tensor | None = None
+
+    def of(self, live_T: Tensor | None) -> Alternatives:
+        """Those of some of the positions; None: of all."""
+        if live_T is None:
+            return self
+        live_T = live_T.to(self.extra_TX.device)
+        return Alternatives(
+            extra_TX=self.extra_TX[live_T],
+            change_TKJ=self.change_TKJ[live_T],
+            rest=self.rest,
+            rest_TKR=None if self.rest_TKR is None else self.rest_TKR[live_T],
+            live_T=live_T,
+        )
 
 
+@torch.no_grad()
 def alternatives(
-    layer: MoeLayer, asked: Asked, live_T: Tensor | None, ids_TK: Tensor, weights_TK: Tensor
+    asked: Asked, ids_TK: Tensor, weights_TK: Tensor, choice_TK: Tensor | None = None
 ) -> Alternatives:
-    """Ask a layer's router again.
+    """Ask what chose the experts of all positions again.
 
     Args:
-        layer: the layer.
-        asked: what its router was asked, of all positions.
-        live_T: of these, the tokens; None: all.
-        ids_TK: int64 experts that it chose.
+        asked: the call.
+        ids_TK: int64 experts that were run.
         weights_TK: their weights.
+        choice_TK: the choice to count, where it is another; what is no routed expert cannot leave.
 
     Raises:
-        UnsupportedModelError: the router cannot be asked again.
+        UnsupportedModelError: the answer is not what the experts were given, or no answer without
+            an expert comes back.
     """
-    with torch.no_grad():
-        tokens, top_k = ids_TK.shape
-        new_TKK = torch.zeros(tokens, top_k, top_k, dtype=torch.int64, device=ids_TK.device)
-        weight_TKK = torch.zeros(tokens, top_k, top_k, dtype=torch.float64, device=ids_TK.device)
-        for expert in torch.unique(ids_TK).tolist():
-            token_N, rank_N = (ids_TK == expert).nonzero(as_tuple=True)
-            place_N = token_N if live_T is None else live_T.to(token_N.device)[token_N]
-            new_NK, weight_NK = _without(layer, asked, expert, place_N)
-            new_TKK[token_N, rank_N] = new_NK
-            weight_TKK[token_N, rank_N] = weight_NK.double()
-        return _compared(new_TKK, weight_TKK, ids_TK, weights_TK.double())
+    layer = asked.layer
+    choice_TK = ids_TK if choice_TK is None else choice_TK
+    at_weights, at_ids = _places(asked, ids_TK, weights_TK)
+    tokens, top_k = ids_TK.shape
+    others_TKK = torch.full((tokens, top_k, top_k), -1, dtype=torch.int64, device=ids_TK.device)
+    weights_TKK = torch.zeros(others_TKK.shape, dtype=torch.float64, device=ids_TK.device)
+    rest, changes = _rest(asked, at_weights, at_ids), []
+    for place in range(top_k):
+        gone_T = choice_TK[:, place]
+        gone_T = torch.where(gone_T < layer.num_experts, gone_T, -1)
+        answer = asked.without(gone_T)
+        others_TK, new_TK = answer[at_ids].long(), answer[at_weights].double()
+        if others_TK.shape != ids_TK.shape:
+            raise UnsupportedModelError(
+                f"layer {layer.layer}: without an expert its router gives {list(others_TK.shape)} "
+                f"choices, with it {list(ids_TK.shape)}; this family cannot be measured with "
+                "--loss-aware."
+            )
+        # Where nothing is left to choose from, a softmax is of nothing.
+        new_TK = torch.where(new_TK.isnan(), 0.0, new_TK)
+        others_TKK[:, place] = torch.where(new_TK == 0, -1, others_TK)
+        weights_TKK[:, place] = new_TK
+        if rest is not None:
+            changes.append(answer[rest].double() - asked.answer[rest].double())
+    found = _compared(others_TKK, weights_TKK, ids_TK, weights_TK.double())
+    if not changes or not any(bool(change.any()) for change in changes):
+        return found
+    assert rest is not None
+    return Alternatives(
+        found.extra_TX, found.change_TKJ, asked.answer[rest], torch.stack(changes, dim=1)
+    )
 
 
-def _without(layer: MoeLayer, asked: Asked, expert: int, place_N: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, K) ids and weights of the router's answer where ``expert`` cannot be selected."""
-    router = layer.router
-    hidden, *rest = asked.args
-    if rest or asked.kwargs or not isinstance(hidden, Tensor):
+def _places(asked: Asked, ids_TK: Tensor, weights_TK: Tensor) -> tuple[int, int]:
+    """Where in the answer the weights and the ids stand."""
+
+    def place(given: Tensor) -> int | None:
+        for at, value in enumerate(asked.answer):
+            same = isinstance(value, Tensor) and value.shape == given.shape
+            if same and torch.equal(value.to(given.dtype), given):
+                return at
+        return None
+
+    at_weights, at_ids = place(weights_TK), place(ids_TK)
+    if at_weights is None or at_ids is None:
         raise UnsupportedModelError(
-            f"layer {layer.layer}: its router is asked more than hidden states, and cannot be "
-            "asked again; leave --loss-aware out for this model."
+            f"layer {asked.layer.layer}: its experts are not given what a "
+            f"{type(asked.layer.router).__name__} answers, so it cannot be asked what it would do "
+            "without one; this family cannot be measured with --loss-aware."
         )
-    rows = hidden.reshape(-1, hidden.shape[-1])[place_N]
-    rows = rows.reshape(*(1,) * (hidden.ndim - 2), *rows.shape)
-    mode = _Without(expert, layer.num_experts + layer.num_idle)
-    with mode, _masked_bias(router, layer, expert):
-        answer = router.forward(rows)
-    if mode.hits != 1 or not isinstance(answer, tuple) or len(answer) < 3:
-        raise UnsupportedModelError(
-            f"layer {layer.layer}: a {type(router).__name__} does not say which experts it "
-            "chooses when one is masked; leave --loss-aware out for this model."
-        )
-    first, second = answer[1], answer[2]
-    if first.is_floating_point():  # some give ids first
-        first, second = second, first
-    return first.reshape(len(place_N), -1), second.reshape(len(place_N), -1)
+    return at_weights, at_ids
 
 
-class _Without(TorchFunctionMode):
-    """While active, a linear map onto all choices gives −inf for one."""
-
-    def __init__(self, expert: int, num_choices: int) -> None:
-        super().__init__()
-        self._expert, self._num_choices, self.hits = expert, num_choices, 0
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in _LINEAR and result.shape[-1] == self._num_choices:
-            self.hits += 1
-            result[..., self._expert] = -torch.inf
-        return result
-
-
-@contextlib.contextmanager
-def _masked_bias(router: nn.Module, layer: MoeLayer, expert: int) -> Iterator[None]:
-    """A bias that takes part in the choice is −inf for the expert."""
-    widths = {layer.num_experts, layer.num_experts + layer.num_idle}
-    saved = [
-        (tensor, tensor[..., expert].clone())
-        for name, tensor in (*router.named_parameters(), *router.named_buffers())
-        if _BIAS.search(name) and tensor.shape[-1] in widths
-    ]
-    try:
-        for tensor, _ in saved:
-            tensor[..., expert] = -torch.inf
-        yield
-    finally:
-        for tensor, value in saved:
-            tensor[..., expert] = value
+def _rest(asked: Asked, at_weights: int, at_ids: int) -> int | None:
+    """Where in the answer something stands that is added with weights of its own."""
+    for at in range(max(at_weights, at_ids) + 1, len(asked.answer)):
+        value = asked.answer[at]
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 2:
+            return at
+    return None
 
 
 def _compared(
-    new_TKK: Tensor, weight_TKK: Tensor, ids_TK: Tensor, weights_TK: Tensor
+    others_TKK: Tensor, weights_TKK: Tensor, ids_TK: Tensor, weights_TK: Tensor
 ) -> Alternatives:
     tokens, top_k = ids_TK.shape
-    flat_TS = new_TKK.reshape(tokens, -1)
+    flat_TS = others_TKK.reshape(tokens, -1)
     known_TS = (flat_TS[:, :, None] == ids_TK[:, None]).any(dim=2)
     # Each extra expert once a token: sorted, the first of its kind stays.
     extra_TS = torch.where(known_TS, -1, flat_TS).sort(dim=1, descending=True).values
-    same_TS = torch.zeros_like(extra_TS, dtype=torch.bool)
-    same_TS[:, 1:] = extra_TS[:, 1:] == extra_TS[:, :-1]
-    extra_TS = torch.where(same_TS, -1, extra_TS).sort(dim=1, descending=True).values
+    extra_TS[:, 1:][extra_TS[:, 1:] == extra_TS[:, :-1]] = -1
+    extra_TS = extra_TS.sort(dim=1, descending=True).values
     most = int((extra_TS >= 0).sum(dim=1).max()) if tokens else 0
     extra_TX = extra_TS[:, :most]
-    candidates_TJ = torch.cat([ids_TK, extra_TX], dim=1)
+    all_TJ = torch.cat([ids_TK, extra_TX], dim=1)
     change_TKJ = torch.zeros(
-        tokens, top_k, candidates_TJ.shape[1], dtype=torch.float64, device=ids_TK.device
+        tokens, top_k, all_TJ.shape[1], dtype=torch.float64, device=ids_TK.device
     )
-    for choice in range(top_k):
-        here_TKJ = new_TKK[:, :, choice, None] == candidates_TJ[:, None]
-        change_TKJ += here_TKJ * weight_TKK[:, :, choice, None]
     change_TKJ[:, :, :top_k] -= weights_TK[:, None]
+    for place in range(top_k):
+        id_TK1, weight_TK1 = others_TKK[:, :, place, None], weights_TKK[:, :, place, None]
+        change_TKJ += torch.where((id_TK1 == all_TJ[:, None]) & (id_TK1 >= 0), weight_TK1, 0.0)
     return Alternatives(extra_TX, change_TKJ)

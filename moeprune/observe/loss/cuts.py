@@ -156,21 +156,29 @@ def _called(
     return leaves[0]
 
 
-def put(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Let an instance run ``forward(its own forward, ...)``, no class; returns what undoes it."""
-    own = module.__dict__.get("forward")
-    former = module.forward
+def put(
+    module: nn.Module, forward: Callable[..., Any], name: str = "forward"
+) -> Callable[[], None]:
+    """Let an instance run ``forward(its own forward, ...)``, no class; returns what undoes it.
+
+    Args:
+        module: the instance.
+        forward: see above.
+        name: of the method, where it is another one.
+    """
+    own = module.__dict__.get(name)
+    former: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(former)
     def called(*args: Any, **named: Any) -> Any:
         return forward(former, *args, **named)
 
-    module.forward = called
+    module.__dict__[name] = called
 
     def undo() -> None:
-        del module.forward
+        del module.__dict__[name]
         if own is not None:
-            module.forward = own
+            module.__dict__[name] = own
 
     return undo
 
