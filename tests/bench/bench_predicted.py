@@ -58,7 +58,7 @@ FORETOLD: Mapping[str, Callable[[DomainStats], Array]] = {
         d.total("cf_change_sum") + 0.5 * d.total("cf_change_sq_sum")
     ),
 }
-PLAIN = ("reap", "reap_sum", "mass", "ean", "ean_sum", "frequency", "gate")
+PLAIN = ("reap", "reap-sum", "mass", "ean", "ean-sum", "frequency", "gate")
 
 
 def calibrated_rows(folder: Path, domain: str) -> list[Row]:
