@@ -1,12 +1,13 @@
 """Calibrate a checkpoint larger than memory, under a limit of the memory; time against reading it.
 
     python tests/bench/bench_streamed.py [--gigabytes 12.5] [--memory 4GB] [--tokens 4096]
-        [--twin-layers 3]
+        [--twin-layers 3] [--loss-aware]
 
 A qwen3_moe checkpoint of random bfloat16 weights (layers of half a gigabyte) is written shard by
 shard. A process whose private memory is limited by RLIMIT_DATA to --memory calibrates it with that
 --memory. A twin of few layers is calibrated both ways and must give the same stats, byte for byte.
-The floor is plain reads of all bytes, once. JSON is the last line.
+The floor is plain reads of all bytes, once. With --loss-aware all is done for the loss, too, and
+both are compared: seconds, bytes read, memory. JSON is the last line.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ def main() -> int:
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--twin-layers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--loss-aware", action="store_true", help="also with the loss")
     parser.add_argument("--folder", type=Path, default=None, help="where to work; default: a temp")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="bench-streamed-", dir=options.folder))
@@ -213,50 +215,78 @@ def main() -> int:
         words = text(work / "text.jsonl", options.tokens)
         domains = {"text": str(words)}
         common = {"domains": domains, "length": 512, "batch_tokens": options.batch_tokens}
+        ways: dict[str, dict[str, object]] = {"plain": {}}
+        if options.loss_aware:
+            ways["loss_aware"] = {"loss_aware": True}
         twin = work / "twin"
         build(twin, options.twin_layers)
-        whole = run(0, options.threads, model=str(twin), output=str(work / "a"), **common)
-        waves = run(
-            0,
-            options.threads,
-            model=str(twin),
-            output=str(work / "b"),
-            memory=options.memory,
-            **common,
-        )
-        same = (work / "a").read_bytes() == (work / "b").read_bytes()
+        twins = {
+            name: both_ways(twin, work, options, **common, **more) for name, more in ways.items()
+        }
         shutil.rmtree(twin)
         model = work / "model"
         size = build(model, layers)
         cool(model)
         floor = read_all(model)
-        cool(model)
-        found = run(
-            bytes_of(options.memory),
-            options.threads,
-            model=str(model),
-            output=str(work / "c"),
-            memory=options.memory,
-            **common,
-        )
+        limited = {}
+        for name, more in ways.items():
+            cool(model)
+            limited[name] = run(
+                bytes_of(options.memory),
+                options.threads,
+                model=str(model),
+                output=str(work / f"limited-{name}"),
+                memory=options.memory,
+                **common,
+                **more,
+            )
     finally:
         shutil.rmtree(work)
     result = {
         "checkpoint_gb": round(size / 1e9, 2),
         "layers": layers,
         "memory": options.memory,
-        "limited": found,
         "plain_reads_s": round(floor, 1),
-        "twin_in_memory": whole,
-        "twin_streamed": waves,
-        "twin_times_in_memory": round(waves["wall_s"] / whole["wall_s"], 2),  # type: ignore[operator]
-        "twin_same_bytes": same,
+        "limited": limited["plain"],
+        **twins["plain"],
     }
+    if options.loss_aware:
+        result["loss_aware"] = {"limited": limited["loss_aware"], **twins["loss_aware"]}
+        result["loss_aware_times_plain"] = {
+            what: round(number(limited["loss_aware"], what) / number(limited["plain"], what), 2)
+            for what in ("wall_s", "read_gb", "peak_rss_mb")
+        }
     for name, value in result.items():
         print(f"{name}: {value}")
     print(json.dumps(result))
-    good = same and int(str(found["peak_rss_mb"])) * 1048576 <= bytes_of(options.memory)
+    good = all(found["twin_same_bytes"] for found in twins.values()) and all(
+        number(found, "peak_rss_mb") * 1048576 <= bytes_of(options.memory)
+        for found in limited.values()
+    )
     return 0 if good else 1
+
+
+def both_ways(
+    twin: Path, work: Path, options: argparse.Namespace, **how: object
+) -> dict[str, object]:
+    """Calibrate the twin in memory and streamed."""
+    whole = run(0, options.threads, model=str(twin), output=str(work / "a"), **how)
+    waves = run(
+        0, options.threads, model=str(twin), output=str(work / "b"), memory=options.memory, **how
+    )
+    same = (work / "a").read_bytes() == (work / "b").read_bytes()
+    for name in ("a", "b"):
+        (work / name).unlink()
+    return {
+        "twin_in_memory": whole,
+        "twin_streamed": waves,
+        "twin_times_in_memory": round(number(waves, "wall_s") / number(whole, "wall_s"), 2),
+        "twin_same_bytes": same,
+    }
+
+
+def number(found: dict[str, object], what: str) -> float:
+    return float(str(found[what]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 
 from moeprune.observe.domains import Corpus
 from moeprune.observe.load import load_causal_lm
-from moeprune.observe.prefill import Due, prefill
+from moeprune.observe.prefill import Due, one_by_one
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.passes import stages_of, waves_of
 from moeprune.observe.streamed.stored import Stored
@@ -70,9 +70,10 @@ def streamed_sums(
     memory: int = 1 << 40,
     folder: Path | None = None,
     dtype: str = "auto",
+    loss: bool = False,
 ) -> tuple[list[Arrays], StreamedModel]:
     opened, streamed = open_streamed(path, dtype=dtype)
-    sums = [FoldedSums.of(opened.layout) for _ in corpora]
+    sums = [FoldedSums.of(opened.layout, loss=loss) for _ in corpora]
     due = [Due(corpus=corpus, sums=own) for corpus, own in zip(corpora, sums, strict=True)]
     for jobs in waves_of(due, batch_tokens=batch_tokens, positions=positions):
         stages = stages_of(streamed, jobs, sums, layout=opened.layout, memory=memory, folder=folder)
@@ -83,12 +84,19 @@ def streamed_sums(
 
 
 def whole_sums(
-    path: Path, corpora: Sequence[Corpus], *, batch_tokens: int, dtype: str = "auto"
+    path: Path,
+    corpora: Sequence[Corpus],
+    *,
+    batch_tokens: int,
+    dtype: str = "auto",
+    loss: bool = False,
 ) -> list[Arrays]:
     opened, live = open_model(path), load_causal_lm(path, dtype=dtype)
-    return [
-        prefill(live, corpus, layout=opened.layout, batch_tokens=batch_tokens) for corpus in corpora
-    ]
+    sums = [FoldedSums.of(opened.layout, loss=loss) for _ in corpora]
+    due = [Due(corpus=corpus, sums=own) for corpus, own in zip(corpora, sums, strict=True)]
+    for _ in one_by_one(live, due, layout=opened.layout, batch_tokens=batch_tokens):
+        pass
+    return [own.arrays() for own in sums]
 
 
 def assert_same(mine: Sequence[Arrays], theirs: Sequence[Arrays]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -17,6 +17,7 @@ from moeprune.core.layout import MoeLayout
 from moeprune.errors import UsageError
 from moeprune.observe import observers
 from moeprune.observe.batches import Batch, batches
+from moeprune.observe.loss.reading import loss_pass
 from moeprune.observe.prefill import Due, Read, Step, one_pass
 from moeprune.observe.streamed.activations import Activations
 from moeprune.observe.streamed.model import StreamedModel
@@ -82,13 +83,17 @@ def stages_of(
     relay = Relay([sums[job.domain] for job in jobs])
     reported = cast(FoldedSums, relay)  # it is used as one
     observer = plugins.load(observers, layout.observer)
-    read: Read = getattr(observer, "reader", one_pass)(streamed.model)
     with contextlib.ExitStack() as undo:
         file = None if folder is None else undo.enter_context(spill(folder))
         keepers = (*meters, relay, Activations(memory=memory, spill=file))
         undo.enter_context(
             observer.observing(streamed.model, layers=streamed.layers, sums=reported)
         )
+        read: Read
+        if relay.loss:
+            read = undo.enter_context(loss_pass(streamed.model, layout=layout))
+        else:
+            read = getattr(observer, "reader", one_pass)(streamed.model)
         undo.callback(streamed.weights.free, streamed.rest)
         streamed.weights.load(streamed.rest)
         run = wave(
@@ -98,13 +103,17 @@ def stages_of(
             keepers=keepers,
         )
         undo.enter_context(contextlib.closing(run))
-        while (stage := _next(run)) is not None:
+        # What is made in inference mode has no place in the graph of a layer.
+        untracked = torch.no_grad if relay.loss else torch.inference_mode
+        while (stage := _next(run, untracked)) is not None:
             yield stage
 
 
-def _next(run: Iterator[Stage]) -> Stage | None:
+def _next(
+    run: Iterator[Stage], untracked: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Stage | None:
     try:
-        with torch.inference_mode():
+        with untracked():
             return next(run, None)
     except torch.OutOfMemoryError as problem:
         raise UsageError(
