@@ -18,7 +18,7 @@ from moeprune.observe.inputs import Read, inputs_of
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import decoder_of
 from moeprune.observe.loss.cuts import cut, frozen, sweeping
-from moeprune.observe.loss.head import answering, loss_gradient, speaker_of
+from moeprune.observe.loss.head import answering, body_of, loss_gradient, speaker_of
 from moeprune.observe.placed import input_device
 from moeprune.observe.streamed.units import units_of
 from moeprune.observe.sums import FoldedSums
@@ -63,10 +63,18 @@ def loss_pass(model: Any, *, layout: MoeLayout) -> Iterator[Read]:
             sweep.back()
         sums.end()
 
-    with frozen(model), answering(speaker), cut(_layers(model, layout)):
+    with frozen(model), answering(speaker), cut(_parts(model, speaker, layout)):
         yield read
 
 
-def _layers(model: nn.Module, layout: MoeLayout) -> list[tuple[str, nn.Module, bool]]:
+def _parts(
+    model: nn.Module, speaker: nn.Module, layout: MoeLayout
+) -> list[tuple[str, nn.Module, bool]]:
+    """Layers, and what has weights before, between and behind them, but for the head.
+
+    The graph of a norm behind the last layer is several times the layer's answer, and would be in
+    memory for each of the passes that wait for the head together.
+    """
+    inside = set(body_of(speaker).modules())
     units, _ = units_of(model, moe_layers(model, layout))
-    return [(unit.name, unit.module, unit.routed) for unit in units if unit.layer]
+    return [(unit.name, unit.module, unit.routed) for unit in units if unit.module in inside]

@@ -105,8 +105,9 @@ def _tensors(values: list[Any], seen: set[int], kept: list[Kept]) -> Iterator[to
         if isinstance(value, torch.Tensor):
             if type(value) is torch.Tensor:
                 yield value
-                if value.is_leaf and value.grad is not None:
-                    values.append(value.grad)
+                # What autograd has hung on it: what it is a view of, and its gradient.
+                values.append(value._base)
+                values.append(value.grad if value.is_leaf else None)
         elif isinstance(value, Kept):
             kept.append(value)
         elif isinstance(value, Mapping):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -17,8 +17,7 @@ from moeprune.core.layout import MoeLayout
 from moeprune.errors import UsageError
 from moeprune.observe import observers
 from moeprune.observe.batches import Batch, batches
-from moeprune.observe.loss.reading import loss_pass
-from moeprune.observe.prefill import Due, Read, Step, one_pass
+from moeprune.observe.prefill import Due, Step, reading, untracked
 from moeprune.observe.streamed.activations import Activations
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.relay import Relay
@@ -89,11 +88,7 @@ def stages_of(
         undo.enter_context(
             observer.observing(streamed.model, layers=streamed.layers, sums=reported)
         )
-        read: Read
-        if relay.loss:
-            read = undo.enter_context(loss_pass(streamed.model, layout=layout))
-        else:
-            read = getattr(observer, "reader", one_pass)(streamed.model)
+        read = undo.enter_context(reading(streamed.model, observer, layout, loss=relay.loss))
         undo.callback(streamed.weights.free, streamed.rest)
         streamed.weights.load(streamed.rest)
         run = wave(
@@ -103,17 +98,13 @@ def stages_of(
             keepers=keepers,
         )
         undo.enter_context(contextlib.closing(run))
-        # What is made in inference mode has no place in the graph of a layer.
-        untracked = torch.no_grad if relay.loss else torch.inference_mode
-        while (stage := _next(run, untracked)) is not None:
+        while (stage := _next(run, loss=relay.loss)) is not None:
             yield stage
 
 
-def _next(
-    run: Iterator[Stage], untracked: Callable[[], contextlib.AbstractContextManager[Any]]
-) -> Stage | None:
+def _next(run: Iterator[Stage], *, loss: bool) -> Stage | None:
     try:
-        with untracked():
+        with untracked(loss=loss):
             return next(run, None)
     except torch.OutOfMemoryError as problem:
         raise UsageError(

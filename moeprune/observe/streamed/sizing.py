@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeprune.errors import UsageError
+from moeprune.observe.loss.head import HEAD_ROWS
 from moeprune.observe.streamed.model import StreamedModel
 from moeprune.observe.streamed.probe import Probed
 
@@ -22,8 +23,6 @@ _READING = 0.1
 _STEP = 100_000_000  # a smallest memory is named in steps of it
 _PACKED = 0.85  # of the memory for what waits: the rest lies between pieces of other sizes
 _MARGIN = 1.05  # of it: what a process has without weights is not the same each time
-HEAD_ROWS = 1024
-"""Positions whose logits are there at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
