@@ -48,11 +48,11 @@ def block_input(block: Any, model: Any, ids: list[int]) -> torch.Tensor:
 def test_reference_gradient_is_what_a_small_step_of_one_token_changes(
     family: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model = double_model(tiny(family))
     # Norms and gates go by way of float32 whatever the weights are: no step is small enough there.
     for name in ("float32", "float"):
         monkeypatch.setattr(torch, name, torch.float64)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    model = double_model(tiny(family))
     ids = random_document(13, seed=1)
     targets = [place in {3, 7, 8, 12} for place in range(13)]
     changes, lost = slow_changes(model, family, ids, targets)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -83,6 +85,18 @@ def tensors_in(entry: Any) -> Iterable[torch.Tensor]:
     return _tensors([entry], set(), [])
 
 
+def _references(view: torch.Tensor) -> int:
+    """To what a tensor is a view of; 0: to nothing."""
+    base = view._base
+    return 0 if base is None else sys.getrefcount(base)
+
+
+@functools.cache
+def _alone() -> int:
+    """References to what only a view keeps."""
+    return _references(torch.ones(2).requires_grad_().detach()[1:])
+
+
 def _has_memory(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "meta" and tensor.layout is torch.strided
 
@@ -105,9 +119,9 @@ def _tensors(values: list[Any], seen: set[int], kept: list[Kept]) -> Iterator[to
         if isinstance(value, torch.Tensor):
             if type(value) is torch.Tensor:
                 yield value
-                # What autograd has hung on it: what it is a view of, and its gradient.
-                values.append(value._base)
                 values.append(value.grad if value.is_leaf else None)
+                if _references(value) == _alone():
+                    values.append(value._base)  # nothing but the view keeps it
         elif isinstance(value, Kept):
             kept.append(value)
         elif isinstance(value, Mapping):
