@@ -21,6 +21,7 @@ from moeprune.cli.options import (
     trust_option,
 )
 from moeprune.cli.progress import progress
+from moeprune.core.losses import LOSSES, TEMPERATURE
 from moeprune.core.progress import ignore
 from moeprune.errors import UsageError
 
@@ -107,9 +108,16 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
 )
 @click.option(
     "--loss",
-    type=click.Choice(["completion", "all"]),
+    type=click.Choice(LOSSES),
     help="Of which tokens --loss-aware takes the loss. completion: of rows with a prompt or "
     "messages, the answers; of other rows, and with all, every token. Default: completion.",
+)
+@click.option(
+    "--loss-temperature",
+    type=click.FloatRange(min=0.1, max=100),
+    metavar="T",
+    help="Logits are divided by T in the loss whose gradient is taken: above 1, tokens of which "
+    f"the model is sure say something too. Default: {TEMPERATURE:g}.",
 )
 @click.option(
     "--mode",

@@ -42,6 +42,7 @@ class FoldedSums:
         passes: Sequence[int] = (),
         part: int | None = None,
         loss: bool = False,
+        temperature: float = 1.0,
     ):
         """Begin at zero.
 
@@ -56,6 +57,7 @@ class FoldedSums:
                 own experts do; what the routers say of tokens is the same in all, and the first
                 counts it.
             loss: add up what a loss says of each expert, too.
+            temperature: by which logits are divided in the loss that says so.
         """
         self._layer_ids = tuple(layer_ids)
         self._num_experts = tuple(num_experts)
@@ -64,7 +66,7 @@ class FoldedSums:
         self._num_idle = num_idle
         self._passes = tuple(passes)
         self._part = part
-        self.loss = loss
+        self.loss, self.temperature = loss, temperature
         shape = {"L": len(layer_ids), "E": max(num_experts)}
         self._keep(
             {
@@ -75,8 +77,8 @@ class FoldedSums:
         self._open = OpenBatch()
 
     @classmethod
-    def of(cls, layout: MoeLayout, *, part: int | None = None, loss: bool = False) -> FoldedSums:
-        """Empty sums for a model of this layout."""
+    def of(cls, layout: MoeLayout, **own: Any) -> FoldedSums:
+        """Empty sums for a model of this layout; ``own``: part, loss and temperature."""
         return cls(
             layer_ids=layout.layer_ids,
             num_experts=layout.num_experts,
@@ -84,8 +86,7 @@ class FoldedSums:
             gate_scale=layout.gate_scale,
             num_idle=layout.idle_experts,
             passes=layout.passes,
-            part=part,
-            loss=loss,
+            **own,
         )
 
     @property

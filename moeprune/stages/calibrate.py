@@ -59,6 +59,7 @@ def calibrate(
     stop_when_stable: float | None = None,
     loss_aware: bool = False,
     loss: str | None = None,
+    loss_temperature: float | None = None,
     memory: str | int | None = None,
     resume: bool = True,
     stop: Stop = never,
@@ -114,6 +115,8 @@ def calibrate(
             backward pass over the layers; what is not differentiable in routing is held fixed.
         loss: of which tokens: ``"completion"`` (or None): where a row has a prompt, of the answer
             alone; ``"all"``.
+        loss_temperature: logits are divided by it in the loss whose gradient is taken; above 1,
+            tokens of which the model is sure say something too.
         memory: what the process may use, e.g. ``"20GB"``: the model is read from its files a layer
             at a time; None: so only where it does not fit.
         resume: go on where an interrupted run of the same request stopped; what it measured lies
@@ -142,8 +145,13 @@ def calibrate(
         generations=generations,
     )
     words.check(mode, domains if recipe is None else recipe, chat_template=chat_template)
-    asked = loss_asked(loss, loss_aware=loss_aware, mode=mode, expert_parallel=expert_parallel)
-    of_loss = {} if asked is None else {"loss": asked}
+    of_loss = loss_asked(
+        loss,
+        loss_aware=loss_aware,
+        temperature=loss_temperature,
+        mode=mode,
+        expert_parallel=expert_parallel,
+    )
     most = memory_asked(memory, mode, words, expert_parallel=expert_parallel)
     out = None if output is None else Path(output)
     outputs = [] if out is None else words.outputs(out, mode)
@@ -193,7 +201,7 @@ def calibrate(
         "--stop-when-stable": stop_when_stable,
         "--gating": gating,
         "--trust-remote-code": trust_remote_code,
-        **{f"--{name}": value for name, value in of_loss.items()},
+        **{f"--{name.replace('_', '-')}": value for name, value in of_loss.items()},
         **work.request(),
         **words.request(),
     }
@@ -216,8 +224,8 @@ def calibrate(
         words=words,
         chat_template=chat_template,
         on_warning=on_warning,
+        loss=of_loss.get("loss"),
         **how,
-        **of_loss,
     )
     if stop_when_stable is not None:
         check_halves(text.corpora)

@@ -104,7 +104,7 @@ def counted(
         made,
         corpora,
         stable=stable,
-        loss="loss" in said,
+        loss=said.get("loss_temperature"),
         seed=said["seed"],
         batch_tokens=batch_tokens,
         output=output,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from moeprune.errors import UsageError
+from typing import Any
 
-LOSSES = ("completion", "all")
-"""Target tokens: of rows with a prompt, the answers alone; or all of every row."""
+from moeprune.core.losses import LOSSES, TEMPERATURE
+from moeprune.errors import UsageError
 
 
 def loss_asked(
-    loss: str | None, *, loss_aware: bool, mode: str, expert_parallel: int
-) -> str | None:
-    """Which tokens are targets of the loss that is asked for, None where none is.
+    loss: str | None,
+    *,
+    loss_aware: bool,
+    temperature: float | None,
+    mode: str,
+    expert_parallel: int,
+) -> dict[str, Any]:
+    """What stats say of the loss that is asked for; nothing where none is.
 
     Args:
-        loss: as the user names it; None: not said.
+        loss: target tokens, as the user names them; None: not said.
         loss_aware: whether a loss is asked for.
+        temperature: by which logits are divided; None: not said.
         mode: of calibration.
         expert_parallel: processes that share the experts of one model.
+
+    Returns:
+        Nothing, or ``loss`` and ``loss_temperature``.
 
     Raises:
         UsageError: there is no such loss, or it does not go with the rest.
@@ -30,7 +39,15 @@ def loss_asked(
                 f"--loss {loss} says of which tokens --loss-aware takes the loss. Give "
                 "--loss-aware too, or leave --loss out."
             )
-        return None
+        if temperature is not None:
+            raise UsageError(
+                f"--loss-temperature {temperature:g} is of the loss that --loss-aware takes. Give "
+                "--loss-aware too, or leave --loss-temperature out."
+            )
+        return {}
+    temperature = TEMPERATURE if temperature is None else temperature
+    if not 0.1 <= temperature <= 100:
+        raise UsageError(f"--loss-temperature {temperature} is not a number from 0.1 to 100.")
     if mode == "decode" and loss == "all":
         raise UsageError(
             "--loss all takes the loss of prompts too, and decode mode measures what the model "
@@ -42,4 +59,4 @@ def loss_asked(
             "--expert-parallel gives each process a part. Leave one of them out; with --memory, a "
             "model of any size is read a layer at a time."
         )
-    return loss or "completion"
+    return {"loss": loss or "completion", "loss_temperature": float(temperature)}

@@ -24,7 +24,7 @@ def summed(
     corpora: Sequence[Corpus],
     *,
     stable: float | None,
-    loss: bool,
+    loss: float | None,
     seed: int,
     batch_tokens: int | None,
     output: Path | None,
@@ -40,7 +40,8 @@ def summed(
         made: the model.
         corpora: the domains.
         stable: overlap of plans from which on no more is read; None: all is read.
-        loss: measure also what a loss says of each expert.
+        loss: temperature of the loss of which it is measured what it says of each expert; None:
+            no loss.
         seed: of the order of documents, where they are read until plans are stable.
         batch_tokens: positions of a batch; None: as many as fit.
         output: of the calibration.
@@ -63,14 +64,17 @@ def summed(
     work.go_on(journal)
     if begun := sum(domain.tokens for domain in journal.domains.values()):
         on_story(f"{journal.path} holds {begun:,} tokens; the run goes on from there.")
-    size = made.batch_tokens(batch_tokens, corpora, loss=loss, journal=journal, work=work)
+    of_loss = {} if loss is None else {"loss": True, "temperature": loss}
+    size = made.batch_tokens(
+        batch_tokens, corpora, loss=loss is not None, journal=journal, work=work
+    )
     common: dict[str, Any] = {"journal": journal, "stop": stop}
     alone = work.crew.launch.world == 1
     arrays = measured(
         reading.rounds,
         passes=made.passes(batch_tokens=size, output=output, on_story=on_story, **common),
         share=work.share(reading.rounds, batch_tokens=size),
-        sums=partial(FoldedSums.of, made.opened.layout, part=work.part, loss=loss),
+        sums=partial(FoldedSums.of, made.opened.layout, part=work.part, **of_loss),
         on_progress=on_progress,
         **common,
         look=None if stable is None else lambda sums: reading.look(work.added(sums)),

@@ -316,6 +316,16 @@ def user_mistakes(folder: Path, model: Path, good: str) -> dict[str, tuple[Any, 
         "revision": (UsageError, "is a local folder", {"revision": "main"}),
         "loss": (UsageError, "--loss some is neither", {"loss_aware": True, "loss": "some"}),
         "loss alone": (UsageError, "Give --loss-aware too", {"loss": "all"}),
+        "temperature alone": (
+            UsageError,
+            "--loss-temperature 3 is of the loss",
+            {"loss_temperature": 3.0},
+        ),
+        "no temperature": (
+            UsageError,
+            "--loss-temperature 0.0 is not",
+            {"loss_aware": True, "loss_temperature": 0.0},
+        ),
         "loss of prompts": (
             UsageError,
             "--loss all takes the loss of prompts too",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 from killing import PRELUDE, After
+from safetensors.numpy import load_file, save_file
 from test_resumed_calibrate import DRIVER
+from tiny import tiny_checkpoint
 
 import moeprune
 from moeprune.core.stats import ALL_FIELDS, FIELDS, LOSS_FIELDS, CalibrationStats
@@ -102,6 +105,31 @@ def test_the_loss_is_the_models_own(loss: str, tiny: Any, texts: dict[str, str])
         domain = found.domain(name)
         assert domain.arrays["loss_tokens"].tolist() == count.tolist()
         np.testing.assert_allclose(domain.arrays["loss_sum"], want, rtol=1e-5)
+
+
+def test_a_temperature_is_a_head_of_smaller_weights(
+    texts: dict[str, str], whole: Path, tmp_path: Path
+) -> None:
+    """What the loss is stays; what it says of experts is that of a model that is as unsure."""
+    settings: dict[str, Any] = {"tie_word_embeddings": False}
+    tiny_checkpoint("qwen3_moe", tmp_path / "sure", **settings)
+    shutil.copytree(tmp_path / "sure", tmp_path / "unsure")
+    file = tmp_path / "unsure" / "model.safetensors"
+    weights = load_file(file)
+    weights["lm_head.weight"] /= 4
+    save_file(weights, file, metadata={"format": "pt"})
+    sure = run(tmp_path / "sure", texts)
+    softer = run(tmp_path / "sure", texts, loss_temperature=4)
+    unsure = run(tmp_path / "unsure", texts)
+    assert (sure.provenance["loss_temperature"], softer.provenance["loss_temperature"]) == (1, 4)
+    for plain, found, want in zip(*(s.domains for s in (sure, softer, unsure)), strict=True):
+        assert found.arrays["loss_sum"].tolist() == plain.arrays["loss_sum"].tolist()
+        for name in set(LOSS_FIELDS) - {"loss_sum"}:
+            other = want.arrays[name]
+            atol = 1e-5 * np.abs(other).max()
+            np.testing.assert_allclose(found.arrays[name], other, rtol=1e-5, atol=atol)
+            if name != "loss_tokens":
+                assert not np.allclose(plain.arrays[name], other, rtol=0.1)
 
 
 def test_shards_merge_into_the_whole(

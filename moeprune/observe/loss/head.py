@@ -105,7 +105,7 @@ def loss_gradient(speaker: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSu
         speaker: a causal language model, inside :func:`answering`.
         hidden_BSH: what its body gave.
         batch: it read; at least one token is a target.
-        sums: told of every target's loss.
+        sums: told of every target's loss; the gradient is of the loss at their temperature.
     """
     line_N, place_N = torch.from_numpy(batch.target_BS).nonzero(as_tuple=True)
     target_N = torch.from_numpy(batch.ids_BS)[line_N, place_N]
@@ -117,10 +117,12 @@ def loss_gradient(speaker: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSu
         hidden_1CH = hidden_BSH[at][None].requires_grad_()
         logits_CV = logits_of(speaker, hidden_1CH)[0]
         wide_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
-        loss_C = torch.nn.functional.cross_entropy(
-            wide_CV, target_N[chunk].to(wide_CV.device), reduction="none"
-        )
+        target_C = target_N[chunk].to(wide_CV.device)
+        loss_C = torch.nn.functional.cross_entropy(wide_CV, target_C, reduction="none")
+        sums.add_loss(loss_C.detach(), line_N[chunk])
+        if sums.temperature != 1:
+            softer_CV = wide_CV / sums.temperature
+            loss_C = torch.nn.functional.cross_entropy(softer_CV, target_C, reduction="none")
         (found_1CH,) = torch.autograd.grad(loss_C.sum(), hidden_1CH)
         gradient_BSH[at] = found_1CH[0]
-        sums.add_loss(loss_C.detach(), line_N[chunk])
     return gradient_BSH

@@ -66,6 +66,11 @@ class Relay:
         return self._now.loss
 
     @property
+    def temperature(self) -> float:
+        """By which its logits are divided."""
+        return self._now.temperature
+
+    @property
     def open_batch(self) -> OpenBatch:
         """The batch whose layers report."""
         return self._now.open_batch
