@@ -1,13 +1,14 @@
 """The answers whose loss an evaluation measures: of its tasks, and of its texts.
 
 Texts are read as calibration reads them, of which a plan's prediction is: of rows with answers
-these, of other texts all. Of tasks it is the right choice, or the first of the right answers where
-an answer is taken as it is written; where it is searched for in a longer text, what a model would
-have to write is not known.
+these, of other texts all. Of tasks it is the right choice, the worked solution that a shot would
+show, or the first of the right answers where an answer is taken as it is written; where it is
+searched for in a longer text, what a model would have to write is not known.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ from moeprune.stages.eval_words import EvalWords
 if TYPE_CHECKING:
     from moeprune.evaluate.requests import Request
     from moeprune.observe.domains import Corpus
+
+# How a written answer is found where all that is written is the answer.
+_WHOLE = re.compile(r"exact|regex:(\\A|\^).*(\\Z|\$)", re.DOTALL)
 
 AnswerTexts = dict[str, tuple["Request", ...]]
 """Task, or split of texts -> its answers, each with what stands before it."""
@@ -56,11 +60,11 @@ def _of_task(
     from moeprune.evaluate.tasks.prompts import context_texts, shown
 
     protocol = task.protocol
-    if task.kind == "generate" and protocol.extract == "exact":
+    if task.kind == "generate":
         encoder = Encoder(tokenizer, max_length=exam.length)
         delimiter = "" if protocol.chat_template else protocol.delimiter
         for question in task.questions:
-            if question.answers:
+            if question.shown or (question.answers and _WHOLE.fullmatch(protocol.extract)):
                 (text,) = context_texts(task, question, tokenizer=tokenizer)
                 answer = f"{delimiter}{shown(question, protocol)}"
                 yield to_score(question, [(text, answer)], encoder=encoder)

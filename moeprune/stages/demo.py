@@ -36,6 +36,7 @@ _TASK_FILE = r"""schema = "moeprune.task/1"
 questions = "held-out.jsonl"
 kind = "generate"
 max_new_tokens = 24
+delimiter = ""
 extract = 'regex:\A(\S(?:.*\S)?)\Z'
 """
 

@@ -109,16 +109,19 @@ def test_answers_of_tasks(model: Path, export: Path, tmp_path: Path) -> None:
         "written": 'kind = "generate"\nquestions = "writing.jsonl"\nmax_new_tokens = 3\n',
         "searched": 'kind = "generate"\nquestions = "writing.jsonl"\nmax_new_tokens = 3\n'
         'extract = "last-number"\n',
+        "whole": 'kind = "generate"\nquestions = "writing.jsonl"\nmax_new_tokens = 3\n'
+        "extract = 'regex:\\A(\\d+)\\Z'\ndelimiter = \"\"\n",
         "cloze": 'kind = "cloze"\nquestions = "choosing.jsonl"\n',
     }.items():
         (tmp_path / f"{name}.toml").write_text(stated + text)
-    tasks = [str(tmp_path / f"{name}.toml") for name in ("written", "searched", "cloze")]
+    tasks = [str(tmp_path / f"{name}.toml") for name in ("written", "searched", "whole", "cloze")]
     (run,) = moeprune.eval(model, tasks=tasks, plan=plan_keeping(model, KEEP), answer_loss=True)
-    assert set(run.answer_loss) == {"written", "cloze"}
-    pairs = [(f"{n} plus {n} " * (1 + n % 3) + "is", f" {2 * n}") for n in range(7)]
-    ((_, found),) = run.answer_loss["written"]["domains"].items()
-    assert found["nats"] == pytest.approx(reference(export, pairs), abs=1e-5)
-    assert found["base"] == pytest.approx(reference(model, pairs), abs=1e-5)
+    assert set(run.answer_loss) == {"written", "whole", "cloze"}
+    for name, space in (("written", " "), ("whole", "")):
+        pairs = [(f"{n} plus {n} " * (1 + n % 3) + "is", f"{space}{2 * n}") for n in range(7)]
+        ((_, found),) = run.answer_loss[name]["domains"].items()
+        assert found["nats"] == pytest.approx(reference(export, pairs), abs=1e-5)
+        assert found["base"] == pytest.approx(reference(model, pairs), abs=1e-5)
     right = [
         (f"What is {n} and {n * n}? " + "Think. " * (n % 4), f"it is {n + n % 2}" + "!" * (n % 2))
         for n in range(0, 9, 2)
