@@ -124,6 +124,7 @@ def two(place: Path) -> Said:
         ),
         "streamed": asked(place, output=out["streamed"], memory="1GB"),
         "loss": asked(place, output=out["loss"], **loss(place)),
+        "loss-streamed": asked(place, output=out["loss-streamed"], memory="1GB", **loss(place)),
         "stopped-loss": asked(
             place, output=out["stopped-loss"], **loss(place), **{"rank 1": {"stop_after": 2}}
         ),
@@ -143,7 +144,7 @@ KEPT = ".progress.1-of-2"
 OUTPUTS = (
     *("text", "again", "greedy", "drawn", "file", "none", "stopped", "left", "stopped-greedy"),
     *("spread", "biased", "spread-greedy", "stopped-spread", "stable", "stopped-stable"),
-    *("streamed", "apart", "loss", "stopped-loss"),
+    *("streamed", "apart", "loss", "loss-streamed", "stopped-loss"),
 )
 
 
@@ -258,6 +259,7 @@ def test_two_follow_a_loss_back_as_one_does(place: Path, two: Said) -> None:
     one = alone(place, "loss", **loss(place))
     assert all(domain.total("fisher_cf_sum").any() for domain in CalibrationStats.load(one).domains)
     assert_same(one, output(place, "loss"))
+    assert_same(one, output(place, "loss-streamed"))
     only_one_says(two["stopped-loss"], "StoppedError")
     assert output(place, "stopped-loss").read_bytes() == output(place, "loss").read_bytes()
     assert "--loss-aware follows the loss back through all experts" in only_one_says(

@@ -188,6 +188,19 @@ def test_killed_at_random_moments(tiny: Any, texts: dict[str, str], tmp_path: Pa
     assert resumed >= 1
 
 
+def test_read_a_layer_at_a_time_in_waves(
+    tiny: Any, texts: dict[str, str], whole: Path, tmp_path: Path
+) -> None:
+    """Stopped within a wave, the wave is given up; in the end the bytes are the same."""
+    model, how = tiny("qwen3_moe"), {"memory": "1GB"}
+    run(model, texts, tmp_path / "streamed", **how)
+    assert (tmp_path / "streamed").read_bytes() == whole.read_bytes()
+    with pytest.raises(StoppedError):
+        run(model, texts, tmp_path / "s", stop=After(9), **how)
+    run(model, texts, tmp_path / "s", **how)
+    assert (tmp_path / "s").read_bytes() == whole.read_bytes()
+
+
 def test_read_until_stable_in_rounds(
     tiny: Any, texts: dict[str, str], whole: Path, tmp_path: Path
 ) -> None:
