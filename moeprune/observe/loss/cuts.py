@@ -135,7 +135,8 @@ def _called(
         return forward(*args, **named)
     given = [value for value in tensors((args, named)) if value.requires_grad]
     if not given and not routed:
-        return forward(*args, **named)
+        with torch.no_grad():
+            return forward(*args, **named)
     inputs = mapped((args, named), _same)
     versions = [(value, value._version) for value in tensors(inputs)]
     containers = Containers((args, named))
