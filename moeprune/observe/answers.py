@@ -29,7 +29,7 @@ _WAY_OUT = "Leave the row out, or take the loss of all tokens: --loss all."
 
 
 def answer_spans(
-    document: Document, text: str, tokenizer: Any, *, chat_template: bool
+    document: Document, text: str, tokenizer: Any, *, chat_template: bool, until: int
 ) -> list[Span]:
     """First character of each answer and the one behind its last, ascending; none of them empty.
 
@@ -38,6 +38,7 @@ def answer_spans(
         text: that :func:`moeprune.observe.written.written` made of it.
         tokenizer: of the model.
         chat_template: what that was told.
+        until: answers that begin there or later need not be found.
 
     Raises:
         DomainError: the chat template does not let its answers be found.
@@ -47,10 +48,13 @@ def answer_spans(
     elif not chat_template:
         spans = _plain_spans(document, document.text)
     else:
-        spans = _marked_spans(document, text, tokenizer) or [
-            _turn(document.text, number, text, document.where, tokenizer)
-            for number in _answers(document.text, document.asked)
-        ]
+        spans = _marked_spans(document, text, tokenizer)
+        for number in () if spans else _answers(document.text, document.asked):
+            start = _beginning(document.text, number, text, document.where, tokenizer)
+            if start >= until:
+                break
+            end = _end(document.text, number, start, text, document.where, tokenizer)
+            spans.append((start, end))
     return [span for span in spans if span[0] < span[1]]
 
 
@@ -96,12 +100,11 @@ def _marked_spans(document: Document, text: str, tokenizer: Any) -> list[Span]:
     return [(max(start, first), end) for start, end in marked[0] if end > first]
 
 
-def _turn(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> Span:
-    """The answer that a message of the assistant is."""
-    start = _beginning(messages, number, text, where, tokenizer)
+def _end(messages: Messages, number: int, start: int, text: str, where: str, tokenizer: Any) -> int:
+    """Where in ``text`` the answer ends that a message of the assistant is."""
     ended = _written(messages[: number + 1], number, where, tokenizer)
     if text.startswith(ended):
-        return start, max(start, len(ended.rstrip()))
+        return max(start, len(ended.rstrip()))
     # Templates write a last turn otherwise than the same one with others behind it: they leave
     # thoughts out that stand before its text, or end it with another token.
     own = ended[_common(ended, text[:start]) :].rstrip()
@@ -116,7 +119,7 @@ def _turn(messages: Messages, number: int, text: str, where: str, tokenizer: Any
     kept = last[len(last) - size :]
     end = start + rest.find(kept) + size
     behind = own[own.rfind(kept) + size :] if kept in own else ""
-    return start, end + _common(text[end:], behind)
+    return end + _common(text[end:], behind)
 
 
 def _following(messages: Messages, number: int, text: str, where: str, tokenizer: Any) -> int:

@@ -8,7 +8,7 @@ token before it. A document's first token is none, since nothing predicts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,20 +47,30 @@ def encode_answers(
         DomainError: as there; or the chat template does not let its answers be found.
     """
     text, special = written(document, tokenizer, chat_template=chat_template)
-    spans = [(0, len(text))]
-    if document.asked or document.is_chat:
-        spans = answer_spans(document, text, tokenizer, chat_template=chat_template)
+
+    def spans(until: int) -> Sequence[Span]:
+        if not document.asked and not document.is_chat:
+            return [(0, len(text))]
+        how: dict[str, Any] = {"chat_template": chat_template, "until": until}
+        return answer_spans(document, text, tokenizer, **how)
+
     if getattr(tokenizer, "is_fast", False):
         ids, targets = _by_places(text, spans, tokenizer, document.where, length, special)
     else:
-        ids, targets = _by_beginnings(text, spans, tokenizer, document.where, special)
+        whole = spans(len(text))
+        ids, targets = _by_beginnings(text, whole, tokenizer, document.where, special)
         ids, targets = ids[:length], targets[:length]
     targets[:1] = False
     return ids, targets
 
 
 def _by_places(
-    text: str, spans: Sequence[Span], tokenizer: Any, where: str, length: int, special: bool
+    text: str,
+    spans_until: Callable[[int], Sequence[Span]],
+    tokenizer: Any,
+    where: str,
+    length: int,
+    special: bool,
 ) -> tuple[Ids, Targets]:
     """Of a tokenizer that says which characters each token holds."""
     places: list[Span] = []
@@ -78,6 +88,8 @@ def _by_places(
 
     ids = first_ids(text, length, tokenizer=tokenizer, ids_of=ids_of)
     targets = np.zeros(ids.size, np.bool_)
+    last = max((end for _, end in places[: ids.size]), default=0)
+    spans = spans_until(max(last, _next_start(places, ids.size - 1)) + 1)
     begins = {begin for begin, _ in spans}
     read = 0
     for row, (start, end) in enumerate(places[: ids.size]):

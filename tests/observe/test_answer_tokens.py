@@ -175,6 +175,18 @@ def runs(tokenizer: Any, ids: Any, targets: Any) -> list[str]:
     return [b"".join(tokens[start:end]).decode() for start, end in edges]
 
 
+@pytest.mark.parametrize("template", ["CHATML", "THINKS", "CHANNELS", "MARKS"])
+def test_a_cut_chat_has_the_targets_of_the_whole_one(template: str) -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template = getattr(chat_templates, template)
+    document = Document(text=tuple(THOUGHT + TWO), where="row")
+    ids, targets = encode_answers(document, tokenizer=tokenizer, length=999)
+    for length in range(1, ids.size):
+        cut = encode_answers(document, tokenizer=tokenizer, length=length)
+        np.testing.assert_array_equal(cut[0], ids[:length])
+        np.testing.assert_array_equal(cut[1], targets[:length])
+
+
 def test_of_a_chat_without_template_the_texts_of_the_assistant() -> None:
     tokenizer = byte_level()
     chat = (user("What is it?"), assistant("yes"), user("so"), assistant("no"))
