@@ -23,6 +23,7 @@ Span = tuple[int, int]
 ASSISTANT = "assistant"
 
 _MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_MARK = re.compile(r"[>▷\]]")
 _ONE = ({"role": "user", "content": "1"},)
 _TAIL = 32  # characters by which the end of an answer is known again
 _WAY_OUT = "Leave the row out, or take the loss of all tokens: --loss all."
@@ -48,8 +49,9 @@ def answer_spans(
     elif not chat_template:
         spans = _plain_spans(document, document.text)
     else:
-        spans = _marked_spans(document, text, tokenizer)
-        for number in () if spans else _answers(document.text, document.asked):
+        answers = _answers(document.text, document.asked)
+        spans = _marked_spans(document, text, tokenizer) if answers else []
+        for number in () if spans else answers:
             start = _beginning(document.text, number, text, document.where, tokenizer)
             if start >= until:
                 break
@@ -144,7 +146,9 @@ def _last_words(message: Mapping[str, Any], own: str) -> tuple[str, int]:
         content = content[-1].get("text")
     if isinstance(content, str) and content.strip() and not message.get("tool_calls"):
         words = content.strip()
-        return words, min(_TAIL, len(words.splitlines()[-1]))
+        # What stands before a mark, as the end of a thought, a template may leave out.
+        line = words.splitlines()[-1]
+        return words, min(_TAIL, len(_MARK.split(line)[-1]) or len(line))
     return own, min(_TAIL, len(own))
 
 

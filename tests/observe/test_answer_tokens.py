@@ -31,7 +31,7 @@ def row(prompt: str, completion: str) -> Document:
     return Document(text=prompt + completion, where="row", asked=len(prompt))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(prompt=PARTS.filter(bool), completion=PARTS.filter(bool), length=st.integers(1, 30))
 def test_targets_are_the_tokens_that_hold_some_of_the_completion(
     tokenizer: Any, prompt: str, completion: str, length: int
@@ -55,7 +55,7 @@ def test_targets_are_the_tokens_that_hold_some_of_the_completion(
     np.testing.assert_array_equal(cut[1], targets[:length])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(prompt=PARTS.filter(bool), completion=PARTS.filter(bool))
 def test_a_tokenizer_without_places_finds_all_of_them_and_few_more(
     tokenizer: Any, prompt: str, completion: str
@@ -132,6 +132,11 @@ FINAL = "<|channel|>final<|message|>"
             "EMPTY_THOUGHTS",
             THOUGHT,
             ["\n<think></think>\n2", "\n<think>so</think>\n4"],
+        ),
+        (
+            "THINKS",
+            [user("1?"), assistant("<think>hm</think>2"), user("2?"), assistant("4")],
+            ["2<|im_end|>", "<think>\n\n</think>\n\n4<|im_end|>"],
         ),
         ("EMPTY_THOUGHTS", TWO, ["\n<think></think>\nIt is 2.", "\n<think></think>\n4"]),
         ("BEGINS_A_THOUGHT", TWO, ["It is 2.<|end|>", "4<|end|>"]),
