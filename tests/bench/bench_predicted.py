@@ -1,6 +1,6 @@
 """How well statistics foretell what leaving out one expert does to the loss.
 
-    python tests/bench/bench_predicted.py [MODEL_FOLDER …] [--rows 150] [--json]
+    python tests/bench/bench_predicted.py [MODEL_FOLDER …] [--rows 150] [--temperatures 1 3] …
 
 For each folder (default: calibration/demo) with ``model``, ``calibration`` and ``questions`` as
 calibration/demo/train.py writes them: each of all L x E experts is forbidden to its router alone,
@@ -9,7 +9,8 @@ the calibration documents are made of) and on the held-out ones. Statistics are 
 --loss-aware`` on the former, as rows of prompt + completion. A line for each quantity: Spearman of
 it against the true change in nats per answer token, of the worst domain, of the middle one, of all
 domains together (mean over domains of both), and of all domains within one layer (mean over
-layers). A quantity marked ± keeps its sign. Two to ten minutes a model on one core.
+layers). A quantity marked ± keeps its sign; "whole" is of a whole document's changes, not of each
+token's. Two to ten minutes a model on one core. --work keeps the true changes for a second time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from moeprune.stages.identify import open_model
 
 DEMO = Path(__file__).parents[2] / "calibration" / "demo"
 ROWS = 75  # of one forward pass
+COLUMNS = ("worst", "middle", "pooled", "layer")
 Row = dict[str, str]
 Array = NDArray[Any]
 
@@ -169,12 +171,8 @@ def correlations(foretold: Mapping[str, Array], true: Mapping[str, Array]) -> di
     each = [_rank(foretold[domain], true[domain]) for domain in true]
     both = [np.mean([one[domain] for domain in true], axis=0) for one in (foretold, true)]
     layers = [_rank(one, other) for one, other in zip(*both, strict=True)]
-    return {
-        "worst": min(each),
-        "middle": statistics.median(each),
-        "pooled": _rank(*both),
-        "layer": statistics.mean(layers),
-    }
+    values = (min(each), statistics.median(each), _rank(*both), statistics.mean(layers))
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def _rank(foretold: Array, true: Array) -> float:
@@ -197,32 +195,60 @@ def foretold_by(stats: Mapping[str, DomainStats]) -> dict[str, dict[str, Array]]
     return found
 
 
-def calibrated(folder: Path, rows: Mapping[str, Sequence[Row]]) -> dict[str, DomainStats]:
+def calibrated(
+    folder: Path, rows: Mapping[str, Sequence[Row]], temperature: float
+) -> dict[str, DomainStats]:
     with tempfile.TemporaryDirectory() as temporary:
         sources = {}
         for domain, part in rows.items():
             path = Path(temporary) / f"{domain}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in part))
             sources[domain] = str(path)
-        stats = moeprune.calibrate(folder / "model", domains=sources, loss_aware=True)
+        stats = moeprune.calibrate(
+            folder / "model",
+            domains=sources,
+            dtype="float32",
+            loss_aware=True,
+            loss_temperature=temperature,
+        )
     return {domain.name: domain for domain in stats.domains}
 
 
-def judged(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def true_changes(
+    folder: Path, texts: Mapping[str, Mapping[str, Sequence[Row]]], work: Path | None
+) -> dict[str, dict[str, Array]]:
+    """Texts -> domain -> (L, E), measured, or as they were measured before."""
+    kept = None if work is None else work / f"{folder.name}.npz"
+    if kept is not None and kept.exists():
+        with np.load(kept) as arrays:
+            return {
+                name: {domain: arrays[f"{name}/{domain}"] for domain in rows}
+                for name, rows in texts.items()
+            }
+    found = {name: Judge(folder, rows).changes() for name, rows in texts.items()}
+    if kept is not None:
+        flat = {f"{name}/{d}": own for name, true in found.items() for d, own in true.items()}
+        np.savez(kept, **flat)
+    return found
+
+
+def judged(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
     """Texts -> quantity -> its correlations."""
     domains = sorted(path.stem for path in (folder / "questions").glob("*.jsonl"))
     texts = {
         "calibrated": {name: calibrated_rows(folder, name)[: options.rows] for name in domains},
-        "held out": {name: held_out_rows(folder, name)[: options.rows] for name in domains},
+        "held-out": {name: held_out_rows(folder, name)[: options.rows] for name in domains},
     }
-    foretold = foretold_by(calibrated(folder, texts["calibrated"]))
-    found = {}
-    for name, rows in texts.items():
-        true = Judge(folder, rows).changes()
-        found[name] = {key: correlations(values, true) for key, values in foretold.items()}
-        found[name]["(the true changes of the other texts)"] = true
-    first, second = (found[name].pop("(the true changes of the other texts)") for name in texts)
-    found["held out"]["true, calibrated"] = correlations(first, second)
+    true = true_changes(folder, texts, options.work)
+    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in texts}
+    for temperature in options.temperatures:
+        stats = calibrated(folder, texts["calibrated"], temperature)
+        for quantity, values in foretold_by(stats).items():
+            by_loss = quantity in FORETOLD
+            name = f"{quantity}, T = {temperature:g}" if by_loss else quantity
+            for text, own in true.items():
+                found[text][name] = correlations(values, own)
+    found["held-out"]["the true change of the calibrated"] = correlations(*true.values())
     return found
 
 
@@ -230,6 +256,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="*", default=[DEMO])
     parser.add_argument("--rows", type=int, default=150, help="of each domain, at most")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[1.0, 3.0])
+    parser.add_argument("--work", type=Path, help="a folder for the true changes")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -241,7 +269,7 @@ def main() -> None:
             continue
         for texts, quantities in found.items():
             print(f"{folder.name}, {texts} questions")
-            print(f"  {'Spearman':36}" + "".join(f"{key:>8}" for key in quantities["fisher-cf"]))
+            print(f"  {'Spearman':36}" + "".join(f"{key:>8}" for key in COLUMNS))
             for name, values in quantities.items():
                 print(f"  {name:36}" + "".join(f"{value:8.3f}" for value in values.values()))
         sys.stdout.flush()

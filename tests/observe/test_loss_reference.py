@@ -16,6 +16,11 @@ import torch
 from slow_loss import asked, loss_of, slow_changes
 from slow_reference import ROUTER, expert_output, moe_blocks, plain_model
 
+from moeprune.observe.layers import moe_layers
+from moeprune.observe.loss.alternatives import alternatives
+from moeprune.observe.loss.asking import Listener
+from moeprune.stages.identify import open_model
+
 # Each with the rule by which its gate weights come about.
 RULES = {
     "qwen3_moe": "renormalised softmax",
@@ -29,6 +34,16 @@ RULES = {
 
 def double_model(path: Path) -> Any:
     return plain_model(path).double()
+
+
+def widen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms and gates go by way of float32 whatever the weights are: no step is small enough there.
+
+    Not to be called before a model is read, whose files say float32.
+    """
+    for name in ("float32", "float"):
+        monkeypatch.setattr(torch, name, torch.float64)
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
 def random_document(length: int, *, seed: int) -> list[int]:
@@ -49,10 +64,7 @@ def test_reference_gradient_is_what_a_small_step_of_one_token_changes(
     family: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = double_model(tiny(family))
-    # Norms and gates go by way of float32 whatever the weights are: no step is small enough there.
-    for name in ("float32", "float"):
-        monkeypatch.setattr(torch, name, torch.float64)
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    widen(monkeypatch)
     ids = random_document(13, seed=1)
     targets = [place in {3, 7, 8, 12} for place in range(13)]
     changes, lost = slow_changes(model, family, ids, targets)
@@ -140,3 +152,31 @@ def test_reference_blocks_without_an_expert_follow_the_rule_written_out(
                 )
     # A missing expert can cost its group its place, and then several others come in at once.
     assert (seen > 0) == (family == "deepseek_v3")
+
+
+@pytest.mark.parametrize("family", RULES)
+def test_what_the_router_answers_without_an_expert_is_delta_exactly(
+    family: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, layout = double_model(tiny(family)), open_model(tiny(family)).layout
+    widen(monkeypatch)
+    ids = random_document(12, seed=5)
+    changes, _ = slow_changes(model, family, ids, [place > 0 for place in range(12)])
+    listener, several = Listener(), 0
+    blocks = moe_blocks(model, family)
+    for layer in moe_layers(model, layout):
+        block, changed = blocks[layer.layer], changes[layer.layer]
+        x_TH = block_input(block, model, ids)
+        with torch.enable_grad(), listener.on(layer):
+            chosen_TK, weights_TK = (value.detach() for value in asked(block, family, x_TH))
+        found = alternatives(listener.heard[id(layer.router)], chosen_TK, weights_TK)
+        several += found.extra_TX.shape[1] > 1
+        all_TJ = torch.cat([chosen_TK, found.extra_TX], dim=1)
+        for t, x in enumerate(x_TH):
+            out_JH = torch.stack(
+                [expert_output(family, block.experts, max(int(e), 0), x) for e in all_TJ[t]]
+            )
+            delta_KH = found.change_TKJ[t] @ out_JH
+            want_KH = changed.delta_TEH[t, chosen_TK[t]]
+            torch.testing.assert_close(delta_KH, want_KH, rtol=1e-10, atol=1e-13)
+    assert (several > 0) == (family == "deepseek_v3")
