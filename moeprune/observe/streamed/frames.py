@@ -85,6 +85,11 @@ def tensors_in(entry: Any) -> Iterable[torch.Tensor]:
     return _tensors([entry], set(), [])
 
 
+def _is_ours(value: Any) -> bool:
+    """Whether it is a dataclass of this package; of others, reading a field may have effects."""
+    return type(value).__module__.startswith("moeprune.") and dataclasses.is_dataclass(value)
+
+
 def _references(view: torch.Tensor) -> int:
     """To what a tensor is a view of; 0: to nothing."""
     base = view._base
@@ -128,7 +133,7 @@ def _tensors(values: list[Any], seen: set[int], kept: list[Kept]) -> Iterator[to
             values.extend(value.values())
         elif isinstance(value, list | tuple | set):
             values.extend(value)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        elif _is_ours(value):
             values.extend(getattr(value, part.name, None) for part in dataclasses.fields(value))
         elif type(value).__module__.startswith("transformers.") and not isinstance(
             value, nn.Module | type
