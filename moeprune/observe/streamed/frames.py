@@ -99,7 +99,8 @@ def _references(view: torch.Tensor) -> int:
 @functools.cache
 def _alone() -> int:
     """References to what only a view keeps."""
-    return _references(torch.ones(2).requires_grad_().detach()[1:])
+    with torch.inference_mode(mode=False):  # in it, views know nothing of their bases
+        return _references(torch.ones(2)[1:])
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
