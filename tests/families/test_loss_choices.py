@@ -77,14 +77,18 @@ def check(
     calls: dict[int, list[Call]] = {id(layer): [] for layer in layers}
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(watching(layer, calls[id(layer)], whole=whole))
+            block = block_of(plain, layer)
+            stack.enter_context(watching(layer, block, calls[id(layer)], whole=whole))
         loss_of(plain, read).backward()
     live = torch.from_numpy(read.mask_BS.reshape(-1) == 1)
     seen = 0
     for layer in layers:
-        for (ids_TK, _, cf_TK), call in zip(said[layer.row], calls[id(layer)], strict=True):
+        for (ids_TK, drop_TK, cf_TK), call in zip(said[layer.row], calls[id(layer)], strict=True):
             gamma_TH = call.gradient().flatten(0, -2)[live]
             here_TH = call.output.detach().flatten(0, -2)[live]
+            if not whole:  # all of what the experts add is theirs
+                dropped_T = drop_TK.double().sum(dim=1) + (gamma_TH * here_TH).sum(dim=1).double()
+                assert dropped_T.abs().max() <= tolerance * (gamma_TH * here_TH).abs().sum(1).max()
             cf_TE = torch.zeros(len(ids_TK), layer.num_outputs + 1, dtype=torch.float64)
             ids_TK = torch.where(ids_TK < 0, layer.num_outputs, ids_TK)
             cf_TE.scatter_(1, ids_TK, cf_TK.double())
@@ -132,9 +136,10 @@ class Call:
 
 
 @contextmanager
-def watching(layer: MoeLayer, calls: list[Call], *, whole: bool) -> Iterator[None]:
-    assert layer.block is not None
-    target = layer.block if whole else layer.experts
+def watching(
+    layer: MoeLayer, block: nn.Module, calls: list[Call], *, whole: bool
+) -> Iterator[None]:
+    target = block if whole else layer.experts
 
     def before(block: Any, args: Any, kwargs: Any) -> None:
         calls.append(Call(block, args, kwargs, whole=whole))
@@ -144,7 +149,7 @@ def watching(layer: MoeLayer, calls: list[Call], *, whole: bool) -> Iterator[Non
         calls[-1].output.retain_grad()
 
     handles = (
-        layer.block.register_forward_pre_hook(before, with_kwargs=True),
+        block.register_forward_pre_hook(before, with_kwargs=True),
         target.register_forward_hook(after),
     )
     try:
@@ -152,6 +157,16 @@ def watching(layer: MoeLayer, calls: list[Call], *, whole: bool) -> Iterator[Non
     finally:
         for handle in handles:
             handle.remove()
+
+
+def block_of(plain: Any, layer: MoeLayer) -> nn.Module:
+    """What is called with hidden states, and whose router this is."""
+    (name,) = (name for name, module in plain.named_modules() if module is layer.router)
+    name = name.rpartition(".")[0]
+    if name.endswith("self_attention.experts"):
+        name = name.rpartition(".")[0]
+    block: nn.Module = plain.get_submodule(name)
+    return block
 
 
 def first(output: Any) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from moeprune.errors import UnsupportedModelError
 from moeprune.observe.layers import MoeLayer
+from moeprune.observe.loss.rerun import Reruns
 from moeprune.observe.scores import widened
 from moeprune.observe.sums import FoldedSums
 
@@ -27,12 +28,15 @@ from moeprune.observe.sums import FoldedSums
 def observing(model: Any, *, layers: Sequence[MoeLayer], sums: FoldedSums) -> Iterator[None]:
     """Report every MoE layer of ``model`` to ``sums`` inside the block."""
     routed: dict[int, tuple[Tensor, Tensor]] = {}
+    reruns = Reruns(sums)
     with contextlib.ExitStack() as undo:
         for layer in layers:
             kept = layer.router.register_forward_hook(_keep_scores(layer, routed))
             undo.callback(kept.remove)
-            seen = layer.experts.register_forward_hook(_measure(layer, routed, sums))
+            seen = layer.experts.register_forward_hook(_measure(layer, routed, sums, reruns))
             undo.callback(seen.remove)
+            assert layer.block is not None
+            undo.enter_context(reruns.on(layer, layer.block))
         yield
 
 
@@ -44,9 +48,14 @@ def _keep_scores(layer: MoeLayer, routed: dict[int, tuple[Tensor, Tensor]]) -> A
     return hook
 
 
-def _measure(layer: MoeLayer, routed: dict[int, tuple[Tensor, Tensor]], sums: FoldedSums) -> Any:
+def _measure(
+    layer: MoeLayer,
+    routed: dict[int, tuple[Tensor, Tensor]],
+    sums: FoldedSums,
+    reruns: Reruns,
+) -> Any:
     def hook(_module: nn.Module, _inputs: Any, output_SH: Tensor) -> None:
-        if torch.is_grad_enabled():  # the way back of a loss: seen before
+        if reruns.active:
             return
         if layer.row not in routed:
             raise UnsupportedModelError(
@@ -58,7 +67,11 @@ def _measure(layer: MoeLayer, routed: dict[int, tuple[Tensor, Tensor]], sums: Fo
         ids_TK = torch.topk(logits_TE, top_k, dim=1).indices
         output_ETH = output_SH.reshape(layer.num_experts, -1, output_SH.shape[-1])
         token_T1 = torch.arange(ids_TK.shape[0], device=ids_TK.device)[:, None]
-        norms_TK = torch.linalg.vector_norm(widened(output_ETH[ids_TK, token_T1]), dim=-1)
+        given_TKH = widened(output_ETH[ids_TK, token_T1])
+        if sums.loss and torch.is_grad_enabled():  # the way back of a loss: counted before
+            reruns.given(layer, ids_TK, given_TKH)
+            return
+        norms_TK = torch.linalg.vector_norm(given_TKH, dim=-1)
         norms_TK = sums.live(norms_TK, row=layer.row)
         sums.add(
             layer.row,
