@@ -135,6 +135,8 @@ def _cut(module: nn.Module, e: int) -> None:
         rest = torch.cat([value[:e], value[e + 1 :]])
         setattr(module, name, nn.Parameter(rest, requires_grad=False))
     module.num_experts -= 1
+    if hasattr(module, "top_k"):
+        module.top_k = min(module.top_k, module.num_experts)
 
 
 def _run(block: nn.Module, x_TH: Tensor) -> Tensor:

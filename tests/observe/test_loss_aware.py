@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from slow_loss import slow_loss_sums
 from slow_reference import plain_model
+from tiny import EXPERTS, tiny_checkpoint
 
 from moeprune.core.stats import LOSS_FIELDS
 from moeprune.observe.domains import Corpus
@@ -71,6 +72,30 @@ def test_every_field_equals_really_masking_and_autograd(
     check_equal(found, want, 1e-5)
     # In the padding's place and after the last target there is nothing; elsewhere there is.
     assert (found["fisher_cf_sum"].sum(axis=0) > 0).mean() > 0.9
+
+
+ODD = {
+    "one choice, whose weight is 1": ("qwen3_moe", {"num_experts_per_tok": 1}),
+    "one choice of groups": ("deepseek_v3", {"num_experts_per_tok": 1}),
+    "one choice of two": ("mixtral", {"num_local_experts": 2, "num_experts_per_tok": 1}),
+    "none left to move in": ("olmoe", {"num_experts_per_tok": EXPERTS}),
+    "none left of two": ("mixtral", {"num_local_experts": 2, "num_experts_per_tok": 2}),
+    "sigmoids as they are": ("deepseek_v3", {"norm_topk_prob": False}),
+    "one layer": ("qwen3_moe", {"num_hidden_layers": 1, "mlp_only_layers": []}),
+    "logits with a scale": ("granitemoe", {}),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_shapes(case: str, tmp_path: Path) -> None:
+    family, overrides = ODD[case]
+    documents, targets = some_documents()
+    path = tiny_checkpoint(family, tmp_path / "m", **overrides)
+    found = loss_sums(
+        load_causal_lm(path).double(), path, corpus_of(documents, targets), batch_tokens=64
+    )
+    want = slow_loss_sums(plain_model(path).double(), family, documents, targets)
+    check_equal(found, want, 1e-5)
 
 
 def test_float32_and_bfloat16_are_near(tiny: Any) -> None:
