@@ -11,6 +11,7 @@ expert, R numbers that the router gives beside weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,7 +51,8 @@ def traced(
     """
     if not weights_TK.requires_grad:  # nothing before the layer asks for a gradient, or a table
         weights_TK = weights_TK.detach().requires_grad_()
-    found = _Found(others, report)
+    # A hook that holds its own tensor is never freed, nor is what that hangs on.
+    found = _Found(replace(others, rest=None), report, parts=1 if others.rest is None else 2)
     if others.rest is not None:
         others.rest.register_hook(found.rest)
     sum_TH: Tensor = _Experts.apply(hidden_TH, weights_TK, ids_TK, run, others.extra_TX, found)
@@ -60,8 +62,8 @@ def traced(
 class _Found:
     """What the loss says of the weights, and of what else changes with them; reported together."""
 
-    def __init__(self, others: Alternatives, report: Report) -> None:
-        self._others, self._report = others, report
+    def __init__(self, others: Alternatives, report: Report, *, parts: int) -> None:
+        self._others, self._report, self._due = others, report, parts
         self._parts: list[tuple[Tensor | None, Tensor]] = []
 
     def weights(self, weights_TK: Tensor, by_weight_TJ: Tensor) -> None:
@@ -76,7 +78,7 @@ class _Found:
 
     def _add(self, drop_TK: Tensor | None, cf_TK: Tensor) -> None:
         self._parts.append((drop_TK, cf_TK))
-        if len(self._parts) == (1 if self._others.rest is None else 2):
+        if len(self._parts) == self._due:
             (drop_TK,) = (drop for drop, _ in self._parts if drop is not None)
             cf_TK = torch.stack([cf for _, cf in self._parts]).sum(dim=0)
             self._parts.clear()
