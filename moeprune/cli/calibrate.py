@@ -116,8 +116,8 @@ def _tokens(context: click.Context, option: click.Parameter, value: str) -> int 
     "--loss-temperature",
     type=click.FloatRange(min=0.1, max=100),
     metavar="T",
-    help="Logits are divided by T in the loss whose gradient is taken: above 1, tokens of which "
-    f"the model is sure say something too. Default: {TEMPERATURE:g}.",
+    help="Logits are divided by T in the loss whose gradient is taken, so that tokens of which the "
+    f"model is sure say something too; 1: the plain loss. Default: {TEMPERATURE:g}.",
 )
 @click.option(
     "--mode",

@@ -115,8 +115,8 @@ def calibrate(
             backward pass over the layers; what is not differentiable in routing is held fixed.
         loss: of which tokens: ``"completion"`` (or None): where a row has a prompt, of the answer
             alone; ``"all"``.
-        loss_temperature: logits are divided by it in the loss whose gradient is taken; above 1,
-            tokens of which the model is sure say something too.
+        loss_temperature: logits are divided by it in the loss whose gradient is taken, so that
+            tokens of which the model is sure say something too; 1: the plain loss; None: 3.
         memory: what the process may use, e.g. ``"20GB"``: the model is read from its files a layer
             at a time; None: so only where it does not fit.
         resume: go on where an interrupted run of the same request stopped; what it measured lies

@@ -71,6 +71,7 @@ def test_the_plain_sums_are_those_of_a_plain_run(
     found = CalibrationStats.load(whole)
     plain = run(tiny("qwen3_moe"), texts, loss_aware=False)
     assert (found.provenance["loss"], "loss" in plain.provenance) == ("completion", False)
+    assert found.provenance["loss_temperature"] == 3
     for mine, theirs in zip(found.domains, plain.domains, strict=True):
         assert set(theirs.arrays) == set(FIELDS)
         for name, array in theirs.arrays.items():
@@ -118,9 +119,9 @@ def test_a_temperature_is_a_head_of_smaller_weights(
     weights = load_file(file)
     weights["lm_head.weight"] /= 4
     save_file(weights, file, metadata={"format": "pt"})
-    sure = run(tmp_path / "sure", texts)
+    sure = run(tmp_path / "sure", texts, loss_temperature=1)
     softer = run(tmp_path / "sure", texts, loss_temperature=4)
-    unsure = run(tmp_path / "unsure", texts)
+    unsure = run(tmp_path / "unsure", texts, loss_temperature=1)
     assert (sure.provenance["loss_temperature"], softer.provenance["loss_temperature"]) == (1, 4)
     for plain, found, want in zip(*(s.domains for s in (sure, softer, unsure)), strict=True):
         assert found.arrays["loss_sum"].tolist() == plain.arrays["loss_sum"].tolist()
