@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from moeprune.core.domain_stats import fields
 from moeprune.core.facts import ModelFacts
-from moeprune.core.stats import FIELDS, FOLDS, CalibrationStats, DomainStats
+from moeprune.core.stats import FOLDS, CalibrationStats, DomainStats
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,21 @@ def visits(
     return made
 
 
-def domain(name: str, model: ModelFacts, seen: list[Visit]) -> DomainStats:
-    """The stats of visits, summed as docs/formats.md states the fields."""
+def changes(visit: Visit, expert: int) -> tuple[float, float]:
+    """What the loss makes of leaving out an expert: without another in its place, and with one."""
+    drop = visit.gate[expert] * visit.norm[expert] * float(np.sin(97 * visit.norm[expert]))
+    return drop, drop * float(np.cos(89 * visit.gate[expert]))
+
+
+def domain(name: str, model: ModelFacts, seen: list[Visit], *, loss: bool = False) -> DomainStats:
+    """The stats of visits, summed as docs/formats.md states the fields.
+
+    ``loss``: also those of a loss of all tokens, a document a fold.
+    """
     shape = {"L": model.num_layers, "E": model.width}
     arrays = {
         key: np.zeros((FOLDS, *(shape[axis] for axis in axes)), dtype)
-        for key, (axes, dtype, _) in FIELDS.items()
+        for key, (axes, dtype, _) in fields(loss=loss).items()
     }
     for visit in seen:
         at = (visit.fold, visit.row)
@@ -84,17 +94,35 @@ def domain(name: str, model: ModelFacts, seen: list[Visit]) -> DomainStats:
             arrays["gate_norm_sq_sum"][here] += (gate * norm) ** 2
             arrays["prob_norm_sum"][here] += prob_E[expert] * norm
             arrays["norm_max"][here] = max(arrays["norm_max"][here], norm)
+            if loss:
+                drop, cf = changes(visit, expert)
+                for key, value in {
+                    "fisher_sum": drop**2,
+                    "fisher_cf_sum": cf**2,
+                    "abs_cf_sum": abs(cf),
+                    "drop_change_sum": drop,
+                    "cf_change_sum": cf,
+                }.items():
+                    arrays[key][here] += value
+    if loss:
+        arrays["drop_change_sq_sum"] = arrays["drop_change_sum"] ** 2
+        arrays["cf_change_sq_sum"] = arrays["cf_change_sum"] ** 2
+        arrays["cf_change_abs_sum"] = np.abs(arrays["cf_change_sum"])
+        arrays["loss_tokens"] = arrays["tokens"][:, 0] // (model.passes or (1,))[0]
+        arrays["loss_sum"] = 1.5 * arrays["loss_tokens"]
     return DomainStats(
         name=name, source="text", corpus_sha256="c0" * 32, documents=FOLDS, arrays=arrays
     )
 
 
-def stats(model: ModelFacts, seen: dict[str, list[Visit]]) -> CalibrationStats:
-    """Checked stats of several domains."""
+def stats(
+    model: ModelFacts, seen: dict[str, list[Visit]], *, loss: bool = False
+) -> CalibrationStats:
+    """Checked stats of several domains; ``loss``: and of a loss."""
     made = CalibrationStats(
         model=model,
-        domains=tuple(domain(name, model, each) for name, each in seen.items()),
-        provenance={"mode": "prefill"},
+        domains=tuple(domain(name, model, each, loss=loss) for name, each in seen.items()),
+        provenance={"mode": "prefill", **({"loss": "all"} if loss else {})},
     )
     made.check_counts()
     return made

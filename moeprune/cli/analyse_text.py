@@ -166,6 +166,11 @@ def _plans(found: Mapping[str, Any] | None) -> list[str]:
         for pair in found["pairs"]
     ]
     lines = [table(rows)] if found["pairs"] else []
+    for name, plan in found["plans"].items():
+        if plan["predicted"] is not None:
+            worst = plan["predicted"]["worst"]
+            most = plan["predicted"]["domains"][worst]
+            lines.append(f"{name}: predicted change of the loss, most in {worst}: {most:+.4g} nats")
     return lines + [
         f"{name} was edited by hand; the losses in it are of the plan before, and not shown"
         for name, plan in found["plans"].items()

@@ -62,7 +62,7 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
     type=click.Choice(["uniform", "global"]),
     help="uniform: the same count in every layer, which any runtime loads; global: the lowest "
     "scores over all layers, exported with --per-layer or --pad. Default: the method's own, "
-    "uniform.",
+    "uniform; of best: global where the --target loads it.",
 )
 @click.option(
     "--criterion",
@@ -71,8 +71,8 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
 @click.option(
     "--signal",
     metavar="CRITERION",
-    help="mesa, mesa-exact: weigh what a domain loses by this criterion. [default: mass, the "
-    "paper's]",
+    help="best, mesa, mesa-exact: weigh what a domain loses by this criterion. [default: "
+    "fisher-cf of best, else mass, the paper's]",
 )
 @click.option(
     "--multiple-of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeprune.cli.plan_text import nats
 from moeprune.cli.text import table
 from moeprune.core.constraints import id_ranges
 from moeprune.core.plan_diff import diff_name
@@ -48,11 +49,16 @@ def diff_text(diff: PlanDiff, plans: tuple[PrunePlan, PrunePlan], paths: tuple[P
         lines.append(f"{'all' if same == len(diff.rows) else same} layers are the same in both")
     if diff.losses:
         losses = [["  domain", "A loses", "B loses"]]
+        if diff.predicted:
+            losses[0] += ["A predicts", "B predicts"]
         # The domain that loses most in either plan first.
         worst = sorted(
             diff.losses.items(), key=lambda item: (-max(loss or 0 for loss in item[1]), item[0])
         )
-        losses += [[f"  {name}", _share(a), _share(b)] for name, (a, b) in worst]
+        for name, (a, b) in worst:
+            change = diff.predicted.get(name, (None, None))
+            more = [nats(each) for each in change] if diff.predicted else []
+            losses.append([f"  {name}", _share(a), _share(b), *more])
         lines.append(table(losses))
     return "\n".join(lines)
 

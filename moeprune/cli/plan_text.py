@@ -63,6 +63,7 @@ def plan_text(plan: PrunePlan, last: str) -> str:
         lines.append(worst_text(plan, plan.worst_domain_loss))
         lines += proof_lines(plan)
         lines += _signal(plan)
+        lines += _predicted(plan)
         lines.append(table(_losses(plan)))
     if "entropy_ratio" in plan.routing:
         lines.append(
@@ -131,14 +132,29 @@ def _search(plan: PrunePlan) -> list[str]:
 
 
 def _losses(plan: PrunePlan) -> list[list[str]]:
-    """The table of what each domain loses; the signal's losses beside, where it is not mass."""
+    """The table of what each domain loses, by mass, by another signal and as predicted."""
     idle = weightless(plan)
-    signal = plan.details.get("signal")
-    rows = [["  domain", "router mass removed"] + ([f"{signal['name']} removed"] if signal else [])]
+    signal, change = plan.details.get("signal"), plan.predicted
+    rows = [["  domain", "router mass removed"]]
+    rows[0] += [f"{signal['name']} removed"] if signal else []
+    rows[0] += ["predicted nats"] if change else []
     for name, loss in sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0])):
         row = [f"  {name} (weighs 0)" if name in idle else f"  {name}", f"{loss:.2%}"]
-        rows.append(row + ([f"{signal['domain_loss'][name]:.2%}"] if signal else []))
+        row += [f"{signal['domain_loss'][name]:.2%}"] if signal else []
+        rows.append(row + ([nats(change.get(name))] if change else []))
     return rows
+
+
+def _predicted(plan: PrunePlan) -> list[str]:
+    if plan.worst_predicted is None:
+        return []
+    most = nats(plan.predicted[plan.worst_predicted])
+    return [f"predicted change of the loss: most in {plan.worst_predicted}, {most} nats a token"]
+
+
+def nats(change: float | None) -> str:
+    """A predicted change of the loss, per target token."""
+    return "not known" if change is None else f"{change:+.4g}"
 
 
 def _signal(plan: PrunePlan) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprune.cli.constraint_text import constraint_lines
+from moeprune.cli.plan_text import nats
 from moeprune.cli.text import size, table
 from moeprune.core.methods import AUTO
 from moeprune.core.proven import bound_text
@@ -28,6 +29,7 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
             "keeps",
             "worst domain",
             "loses",
+            "predicted nats",
             "proven bound",
             "stability",
             "size",
@@ -35,6 +37,7 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
     ]
     for plan in plans:
         bound, agree = plan.lower_bound, plan.stability.get("jaccard")
+        worst = plan.worst_predicted
         rows.append(
             [
                 str(plan.options["ratio"]),
@@ -42,6 +45,7 @@ def plans_text(plans: Sequence[PrunePlan], paths: Sequence[Path]) -> str:
                 f"{sum(map(len, plan.keep))} of {sum(plan.num_experts)}",
                 str(plan.worst_domain),
                 f"{plan.worst_domain_loss:.2%}",
+                "" if worst is None else f"{nats(plan.predicted[worst])} ({worst})",
                 "" if bound is None else bound_text(bound),
                 "" if agree is None else f"{agree:.0%}",
                 size(plan.size["bytes_after"]),

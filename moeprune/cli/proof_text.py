@@ -29,8 +29,8 @@ def worst_text(plan: PrunePlan, loss: float) -> str:
 
 
 def proof_lines(plan: PrunePlan) -> list[str]:
-    """What ``mesa-exact`` proved of its plan."""
-    if plan.method != "mesa-exact" or "gap" not in plan.details:
+    """What ``best`` or ``mesa-exact`` proved of its plan."""
+    if plan.method not in ("best", "mesa-exact") or "gap" not in plan.details:
         return []
     said = plan.details
     lines = [

@@ -38,22 +38,33 @@ SIGNAL = "signal"
 AUTO = "auto"  # chooses among the others once the stats are read: core/verdict.py
 MASS = "mass"  # the router mass of the MESA paper: what domain losses are stated in
 RANDOM = "random"
+BY_TARGET = "by target"  # the allocation where the runtime decides: core/targets.py
 EVOLVED = "evolved"  # the allocation of a method that searches, with the model at hand
 
 SUMS = "sums"
 ROWS = "rows"
 DOMAINS = "domains"
+SHARES = "shares"
 POOLINGS: Mapping[str, str] = {
     SUMS: "the criterion of pooled sums, as it is",
     ROWS: "the criterion of pooled sums, rows normalised to 1",
     DOMAINS: "the mean over domains of each domain's criterion, rows normalised to 1",
+    SHARES: "the mean over domains of each domain's criterion, all its layers scaled to sum to 1",
 }
 
-# Uniform is the default of every method but the one that searches the counts of layers, because
-# any runtime loads the checkpoint it gives.
+# Uniform is the default of most methods, because any runtime loads the checkpoint it gives. Not of
+# the one that searches the counts of layers, nor of ``best``, which goes by the target.
 METHODS: Mapping[str, Method] = {
     AUTO: Method(
         MASS, "mesa", "uniform", ROWS, "", "mesa or reap, by what the stats say; the plan says why"
+    ),
+    "best": Method(
+        "fisher-cf",
+        "minimax",
+        BY_TARGET,
+        SHARES,
+        SIGNAL,
+        "by the loss itself (calibrate --loss-aware): its worst domain loses least, solved",
     ),
     "domain-reap": Method(
         "reap",

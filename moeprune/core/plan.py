@@ -48,6 +48,9 @@ class PrunePlan:
         domain_loss: domain -> share of its router mass in the removed experts.
         worst_domain: the domain that loses most, or None if no loss is known.
         worst_domain_loss: its loss.
+        predicted: domain -> the change of the loss that :func:`moeprune.core.predicted.predicted`
+            expects, nats per target token; empty where the stats hold no loss.
+        worst_predicted: the domain of which it expects most, or None.
         lower_bound: a proven lower bound of the worst-domain loss, or None if not computed.
         routing: ``entropy_ratio`` and ``regime`` of the model, plain JSON values.
         size: ``bytes_before`` and ``bytes_after``.
@@ -57,7 +60,7 @@ class PrunePlan:
         details: what the allocator has to say of its choice, plain JSON values.
         quantize: the scheme that the kept experts of each layer are to be stored in, or None: as
             the source stores them.
-        reasons: one line each: why this method, where moeprune chose it.
+        reasons: one line each: why this method or allocation, where moeprune chose it.
         warnings: one line each, for people.
     """
 
@@ -79,6 +82,8 @@ class PrunePlan:
     domain_loss: Mapping[str, float] = field(default_factory=dict)
     worst_domain: str | None = None
     worst_domain_loss: float | None = None
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    worst_predicted: str | None = None
     lower_bound: float | None = None
     routing: Mapping[str, Any] = field(default_factory=dict)
     size: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The details of a plan that moeprune reads again: checked, since a person may have edited them."""
+"""Details and predictions of a plan that moeprune reads again: a person may have edited them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,30 @@ def check_details(details: Mapping[str, Any], domains: Iterable[str], path: obje
         numbers = ("generations", "candidates", "evaluations")
         if not (good and all(_count(search.get(name)) for name in numbers)):
             raise _malformed("search", path)
+
+
+def check_predicted(predicted: Mapping[str, Any], worst: str | None, path: object) -> None:
+    """Check what a plan predicts of the loss.
+
+    Args:
+        predicted: domain -> nats per target token.
+        worst: the domain with the largest that counts, or None.
+        path: of the plan, for messages.
+
+    Raises:
+        PlanError: a number that no prediction is, or a worst domain that has none.
+    """
+    for name, nats in predicted.items():
+        if type(nats) not in (int, float) or nats < 0:
+            raise PlanError(
+                f"{path}: predicted.{name} is {nats!r}; it should be a number from 0 up, nats per "
+                "target token. Undo the edit, or take 'predicted' and 'worst_predicted' out."
+            )
+    if (worst is None) != (not predicted) or (worst is not None and worst not in predicted):
+        raise PlanError(
+            f"{path}: worst_predicted is {worst!r}, which 'predicted' does not hold. Undo the "
+            "edit, or take 'predicted' and 'worst_predicted' out."
+        )
 
 
 def _share(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from moeprune.core.plan import PrunePlan
@@ -40,11 +40,14 @@ class PlanDiff:
         rows: every layer.
         jaccard: overlap of all that A and B remove.
         losses: domain -> what A and B lose of it; None: not known, or edited by hand since.
+        predicted: domain -> the change of its loss that A and B predict, nats per target token;
+            None likewise.
     """
 
     rows: tuple[RowDiff, ...]
     jaccard: float
     losses: Mapping[str, tuple[float | None, float | None]]
+    predicted: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     @property
     def schemes(self) -> bool:
@@ -68,6 +71,11 @@ class PlanDiff:
                 for row in self.rows
             ],
             "domain_loss": {name: {"a": a, "b": b} for name, (a, b) in self.losses.items()},
+            **(
+                {"predicted": {name: {"a": a, "b": b} for name, (a, b) in self.predicted.items()}}
+                if self.predicted
+                else {}
+            ),
         }
 
 
@@ -90,7 +98,7 @@ def diff_plans(a: PrunePlan, b: PrunePlan) -> PlanDiff:
             "of one, or make it again."
         )
     pairs = list(zip(a.removed, b.removed, strict=True))
-    a_loss, b_loss = (plan.without_stale().domain_loss for plan in (a, b))
+    known_a, known_b = a.without_stale(), b.without_stale()
     return PlanDiff(
         rows=tuple(
             RowDiff(
@@ -106,13 +114,20 @@ def diff_plans(a: PrunePlan, b: PrunePlan) -> PlanDiff:
             )
         ),
         jaccard=_jaccard(pairs),
-        losses={name: (a_loss.get(name), b_loss.get(name)) for name in sorted({*a_loss, *b_loss})},
+        losses=_beside(known_a.domain_loss, known_b.domain_loss),
+        predicted=_beside(known_a.predicted, known_b.predicted),
     )
 
 
 def diff_name(row: RowDiff) -> str:
     """How a table names the layer: ``3``, ``3 (attention)``."""
     return row_name(*row.row).removeprefix("layer ")
+
+
+def _beside(
+    a: Mapping[str, float], b: Mapping[str, float]
+) -> dict[str, tuple[float | None, float | None]]:
+    return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b})}
 
 
 def _schemes(plan: PrunePlan) -> Sequence[str | None]:

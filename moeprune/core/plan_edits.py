@@ -34,7 +34,7 @@ def kept_sha256(
 def is_edited(plan: PrunePlan) -> bool:
     """Whether the plan states figures, and they are not of the experts that it keeps."""
     figures = (plan.domain_loss, plan.worst_domain, plan.lower_bound, plan.size, plan.stability)
-    if not any(bool(figure) for figure in figures):
+    if not any(bool(figure) for figure in (*figures, plan.predicted)):
         return False
     schemes = plan.quantize.schemes if plan.quantize else None
     return plan.kept_sha256 != kept_sha256(plan.layer_ids, plan.sets, plan.keep, schemes)
@@ -49,6 +49,8 @@ def without_stale(plan: PrunePlan) -> PrunePlan:
         domain_loss={},
         worst_domain=None,
         worst_domain_loss=None,
+        predicted={},
+        worst_predicted=None,
         lower_bound=None,
         size={},
         stability={},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moeprune.artefact import Json, check_schema
-from moeprune.core.plan_details import check_details
+from moeprune.core.plan_details import check_details, check_predicted
 from moeprune.core.quantisation import LayerSchemes
 from moeprune.core.rows import rows_of
 from moeprune.errors import PlanError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "moeprune.plan/1"
 
+_TEXTS = ("method", "criterion", "allocation", "worst_domain", "worst_predicted", "kept_sha256")
 _MAX_DEPTH = 32
 _MAX_NUMBER = 2**63 - 1
 
@@ -56,6 +57,8 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
         "domain_loss": dict(plan.domain_loss),
         "worst_domain": plan.worst_domain,
         "worst_domain_loss": plan.worst_domain_loss,
+        "predicted": dict(plan.predicted),
+        "worst_predicted": plan.worst_predicted,
         "lower_bound": plan.lower_bound,
         "routing": dict(plan.routing),
         "size": dict(plan.size),
@@ -68,6 +71,7 @@ def to_json(plan: PrunePlan) -> dict[str, Any]:
     optional = {"lower_bound": plan.lower_bound is None}
     optional |= {"kept_sha256": plan.kept_sha256 is None, "quantize": plan.quantize is None}
     optional |= {"details": not plan.details, "reasons": not plan.reasons}
+    optional |= {"predicted": not plan.predicted, "worst_predicted": plan.worst_predicted is None}
     return {key: value for key, value in body.items() if not optional.get(key)}
 
 
@@ -101,10 +105,10 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
     values["sets"] = sets if any(sets) else ()
     schemes = tuple(entry.get("scheme") for entry in layers)
     values["quantize"] = LayerSchemes.from_json(body.get("quantize"), schemes, path=path)
-    for key in ("method", "criterion", "allocation", "worst_domain", "kept_sha256"):
+    for key in _TEXTS:
         if body.get(key) is not None:
             values[key] = _get(body, key, str, path)
-    for key in ("options", "domain_loss", "routing", "size", "stability", "details"):
+    for key in ("options", "domain_loss", "predicted", "routing", "size", "stability", "details"):
         if key in body:
             values[key] = _get(body, key, dict, path)
     for key in ("worst_domain_loss", "lower_bound"):
@@ -112,6 +116,7 @@ def from_json(body: Any, *, path: object) -> dict[str, Any]:
             values[key] = _number(body[key], key, path)
     for name, loss in values.get("domain_loss", {}).items():
         _number(loss, f"domain_loss.{name}", path)
+    check_predicted(values.get("predicted", {}), values.get("worst_predicted"), path)
     check_details(values.get("details", {}), values.get("domain_loss", {}), path)
     if body.get("stats") is not None:
         values["stats_sha256"] = _get(body, "stats", str, path)

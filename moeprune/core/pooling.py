@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from moeprune.core.stats import MAXIMA, Array, CalibrationStats
+from moeprune.core.stats import LOSS_FIELDS, MAXIMA, Array, CalibrationStats, DomainStats
 from moeprune.errors import StatsError, UsageError
 
 BY_TOKENS = "tokens"
@@ -89,6 +89,8 @@ def pool(
 ) -> dict[str, Array]:
     """Sums over all domains, Σ_d (w_d / tokens_d) · sums_d; maxima are pooled by maximum.
 
+    Of the fields of a loss, tokens are target tokens: those that the loss was taken of.
+
     Args:
         stats: the domains.
         names: which fields, see ``core.stats.FIELDS``.
@@ -101,9 +103,12 @@ def pool(
     Raises:
         UsageError, StatsError: see :func:`weights_D`; or a field is missing.
     """
-    factor_D = weights_D(stats, domain_weights, folds=folds)
+    own_D = weights_D(stats, domain_weights, folds=folds)
     pooled = {}
     for name in names:
+        factor_D = own_D
+        if name in LOSS_FIELDS:
+            factor_D = _per_target_D(stats, own_D, domain_weights, folds=folds)
         parts = [domain.total(name, folds=folds).astype(np.float64) for domain in stats.domains]
         if name in MAXIMA:
             used = [part for part, factor in zip(parts, factor_D, strict=True) if factor > 0]
@@ -131,12 +136,44 @@ def domain_sums(
     asked = list(names)
     return [
         {
-            name: domain.total(name, folds=folds).astype(np.float64)
-            / (1 if name in MAXIMA else domain.num_tokens(folds=folds))
+            name: domain.total(name, folds=folds).astype(np.float64) / _tokens(domain, name, folds)
             for name in asked
         }
         for domain in stats.domains
     ]
+
+
+def _per_target_D(
+    stats: CalibrationStats,
+    factor_D: Array,
+    domain_weights: DomainWeights,
+    *,
+    folds: Sequence[int] | None,
+) -> Array:
+    """The factors of sums of a loss: w_d / target tokens_d, scaled like ``factor_D``."""
+    targets_D = np.array([_tokens(d, "loss_tokens", folds) for d in stats.domains], np.float64)
+    tokens_D = np.array([domain.num_tokens(folds=folds) for domain in stats.domains])
+    weight_D = targets_D if domain_weights == BY_TOKENS else factor_D * tokens_D
+    total = weight_D.sum() or 1.0
+    return np.asarray(weight_D / total / targets_D)
+
+
+def _tokens(domain: DomainStats, name: str, folds: Sequence[int] | None) -> int:
+    """What a mean of this field is over: 1 where it is none.
+
+    Some folds alone may hold no target token of a domain: their sums of a loss are 0 then.
+    """
+    if name in MAXIMA:
+        return 1
+    if name not in LOSS_FIELDS:
+        return domain.num_tokens(folds=folds)
+    targets = int(domain.total("loss_tokens", folds=folds))
+    if not targets and folds is None:
+        raise StatsError(
+            f"domain {domain.name!r} has no target token, so the loss says nothing of it; "
+            "calibrate again with answers for it, with --loss all, or without it."
+        )
+    return targets or 1
 
 
 def domain_mass_DLE(stats: CalibrationStats, *, folds: Sequence[int] | None = None) -> Array:

@@ -138,6 +138,36 @@ def check_target(target: str | None, facts: ModelFacts, counts: Sequence[int]) -
     )
 
 
+def allocation_for(target: str | None, facts: ModelFacts) -> tuple[str, str]:
+    """The allocation that removes best of those that a runtime loads, and why, in a line.
+
+    Args:
+        target: see :func:`check_target`; None: none is named, so that it is enough if export can
+            write different counts for one of them.
+        facts: the model.
+
+    Returns:
+        ``"global"`` or ``"uniform"``; the reason.
+
+    Raises:
+        UsageError: no such target.
+    """
+    if facts.sets:
+        return "uniform", "allocation uniform: the expert sets of a layer share one count"
+    for name in _named(target) or ("transformers",):
+        if not _loads_own_counts(name, facts):
+            return "uniform", f"allocation uniform: {name} {_needs_one_count(name)}, and " + (
+                _why_not(name, facts)
+            )
+    if target is None:
+        return "global", (
+            "allocation global: no --target is named, and transformers loads layers of different "
+            "counts; --allocation uniform for one count that any runtime loads"
+        )
+    every = "every runtime" if target == ANY else target
+    return "global", f"allocation global: {every} loads layers of different counts as exported"
+
+
 def check_own_counts(target: str | None, facts: ModelFacts) -> None:
     """Check that a runtime can load layers of different counts, before a search for them.
 

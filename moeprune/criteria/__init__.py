@@ -7,6 +7,8 @@ what probability the router gave it).
 
 Means over routed tokens (`reap`, `reap-prob`, `ean` = `man`, `msan`) say how much an expert adds
 when it is used, sums per token of text (`reap-sum`, `ean-sum`, `gate`, `frequency`) how much in
-all. Where a family scales the experts' inputs (Llama 4), the norm is of what the expert really
-adds, with the score inside: there `ean` equals `reap`, and `reap-prob` weighs by the router twice.
+all. `fisher`, `fisher-cf` and `abs-cf` say what the loss makes of its absence, per target token;
+they need stats of `calibrate --loss-aware`. Where a family scales the experts' inputs (Llama 4),
+the norm is of what the expert really adds, with the score inside: there `ean` equals `reap`, and
+`reap-prob` weighs by the router twice.
 """

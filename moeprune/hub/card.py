@@ -15,10 +15,10 @@ from moeprune.core.cost import Cost
 from moeprune.core.facts import ModelFacts
 from moeprune.core.plan import PrunePlan
 from moeprune.core.policy import RoutingPolicy
-from moeprune.core.proven import bound_text, bounded_plans, weightless
 from moeprune.core.rows import row_name, rows_of
 from moeprune.hub.card_folding import routed
 from moeprune.hub.card_front import front_matter
+from moeprune.hub.card_losses import losses
 from moeprune.hub.card_quantised import quantised_section, quantised_title
 from moeprune.hub.card_routing import PAPER, Changed, routing_rows, routing_title, token_rows
 from moeprune.hub.card_use import number, use_section
@@ -71,7 +71,7 @@ def model_card(
         notes: one line each, of the export.
     """
     changed = None if policy is None or native is None else (policy, native)
-    pruned = [] if plan is None else [_how(plan, notes), _losses(plan)]
+    pruned = [] if plan is None else [_how(plan, notes), losses(plan)]
     sections = [
         front_matter(
             source, source_readme, pruned=plan is not None, quantised=quantisation is not None
@@ -182,30 +182,6 @@ def _how(plan: PrunePlan, notes: Sequence[str]) -> str:
         rows.append(("Stability (Jaccard of two halves of the text)", f"{jaccard:.3f}"))
     notes = "".join(f"\n\nNote: {escape(warning)}" for warning in (*plan.warnings, *notes))
     return "## How it was pruned\n\n" + table(("", "value"), rows) + notes
-
-
-def _losses(plan: PrunePlan) -> str:
-    title = "## What each domain lost\n\n"
-    if not plan.domain_loss:
-        return title + "Not known: the plan was written or edited by hand."
-    rows = []
-    for domain, loss in sorted(plan.domain_loss.items(), key=lambda item: (-item[1], item[0])):
-        worst = domain == plan.worst_domain
-        name = escape(domain)
-        name = f"{name} (weighs 0)" if domain in weightless(plan) else name
-        rows.append((f"**{name}** (worst)" if worst else name, f"{loss:.2%}"))
-    bound = (
-        f" No {bounded_plans(plan)} can lose less than {bound_text(plan.lower_bound)} in its worst "
-        "domain."
-        if plan.lower_bound is not None
-        else ""
-    )
-    return (
-        title + "Share of a domain's router mass (the sum of router probabilities over its "
-        "calibration tokens) that the removed experts held. It says where the model was cut, not "
-        f"what it still can do: evaluate on your own task.{bound}\n\n"
-        + table(("Domain", "Router mass removed"), rows)
-    )
 
 
 def _kept(plan: PrunePlan) -> str:

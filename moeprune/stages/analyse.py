@@ -77,7 +77,7 @@ def analyse(
         "divergence": comparisons.divergence(stats),
         "overlap": comparisons.overlap(stats),
         "attention": comparisons.attention(stats),
-        "plans": comparisons.plans(named),
+        "plans": comparisons.plans(stats, named),
         "sensitivity": _sensitivity(stats, ratio),
         "regime": findings.regime(stats, seed=seed),
     }

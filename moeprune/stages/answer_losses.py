@@ -40,7 +40,7 @@ def predicted_of(variant: Variant, asked: AskedModel) -> Mapping[str, float]:
         plan = asked.export.plan
     if plan is None or variant.policy is not None or asked.policy is not None:
         return {}
-    return getattr(plan.without_stale(), "predicted", {})
+    return plan.without_stale().predicted
 
 
 def wanted_texts(

@@ -53,7 +53,8 @@ class Decision:
         return replace(
             made,
             options={**made.options, "method": AUTO},
-            reasons=self.verdict.reasons,
+            # What was said of the allocation stands before the verdict, which is the last.
+            reasons=(*self.verdict.reasons[:-1], *made.reasons, self.verdict.reasons[-1]),
             details={**made.details, AUTO: self.evidence.to_json()},
         )
 

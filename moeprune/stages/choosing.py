@@ -10,7 +10,7 @@ from typing import Any
 from moeprune import allocators, criteria, plugins
 from moeprune.core.budget import Budget
 from moeprune.core.choice import Outcome
-from moeprune.core.methods import DOMAINS, ROWS, Method
+from moeprune.core.methods import DOMAINS, ROWS, SHARES, Method
 from moeprune.core.pooling import DomainWeights, counted_D, row_norm
 from moeprune.core.stats import Array, CalibrationStats
 from moeprune.errors import UsageError
@@ -71,8 +71,16 @@ class Chooser:
         """What experts are worth to the method, over all domains: (L, E) float64."""
         if self._pooling == DOMAINS:
             return self.scorer.averaged(folds=folds)
+        if self._pooling == SHARES:
+            return self.scorer.averaged_shares(folds=folds)
         score_LE = self.scorer.pooled(folds=folds)
         return row_norm(score_LE) if self._pooling == ROWS else score_LE
+
+    def by_domain(self, folds: Sequence[int] | None = None) -> Array:
+        """What experts are worth to each domain, as the method weighs it: (D, L, E) float64."""
+        if self._pooling == SHARES:
+            return self.scorer.shares(folds=folds)
+        return self.scorer.by_domain(folds=folds)
 
     def _choose(self, budget: Budget, folds: Sequence[int] | None) -> Outcome:
         allocating = dict(self.allocating)
@@ -80,7 +88,7 @@ class Chooser:
             allocating |= getattr(self._allocator, "QUICK", {})
         outcome: Outcome = self._allocator.allocate(
             self.scored(folds),
-            worth_DLE=self.scorer.by_domain(folds=folds)[self._counted_D],
+            worth_DLE=self.by_domain(folds)[self._counted_D],
             budget=budget,
             **allocating,
         )

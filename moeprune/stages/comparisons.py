@@ -16,6 +16,8 @@ from moeprune.core.choice import jaccard, real_LE
 from moeprune.core.folds import halves_of
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import domain_mass_DLE
+from moeprune.core.predicted import predicted
+from moeprune.core.proven import weightless
 from moeprune.core.stats import CalibrationStats
 from moeprune.stages.findings import mean_of
 
@@ -105,8 +107,19 @@ def attention(stats: CalibrationStats) -> dict[str, Any] | None:
     return groups
 
 
-def plans(named: Mapping[str, PrunePlan]) -> dict[str, Any] | None:
-    """What every two plans share of what leaves, and what chance would have them share."""
+def _predicted(stats: CalibrationStats, plan: PrunePlan) -> dict[str, Any] | None:
+    """What the stats predict of a plan, however and from whatever it was made."""
+    idle = [domain.name for domain in stats.domains if domain.name in weightless(plan)]
+    if len(idle) == len(stats.domains):
+        idle = []  # made from stats of other domains
+    change = predicted(stats, plan.keep_mask_LE(), domain_weights=dict.fromkeys(idle, 0.0))
+    if change.worst is None:
+        return None
+    return {"worst": change.worst, "domains": dict(change.domains)}
+
+
+def plans(stats: CalibrationStats, named: Mapping[str, PrunePlan]) -> dict[str, Any] | None:
+    """What every two plans share of what leaves, what chance would, and what each predicts."""
     if not named:
         return None
     removed = {
@@ -133,5 +146,6 @@ def plans(named: Mapping[str, PrunePlan]) -> dict[str, Any] | None:
             "edited": plan.edited,
             "worst_domain": known.worst_domain,
             "worst_domain_loss": known.worst_domain_loss,
+            "predicted": _predicted(stats, plan),
         }
     return {"plans": of_each, "pairs": pairs}

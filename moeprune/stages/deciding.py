@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from moeprune.core.budget import Budget, room_for
 from moeprune.core.constraints import Constraints
 from moeprune.core.fitting import budget_for
-from moeprune.core.methods import AUTO, EVOLVED, Method
+from moeprune.core.methods import AUTO, BY_TARGET, EVOLVED, Method
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.progress import OnProgress
 from moeprune.core.quantisation import MIXED
+from moeprune.core.targets import allocation_for
 from moeprune.stages.auto import Decision, decide
 from moeprune.stages.choosing import Chooser
 from moeprune.stages.joint import Joint, check_joint
@@ -36,7 +37,7 @@ class Deciding:
         method: its name; of schemes alone: ``"mixed"``.
         chosen: its parts.
         given: options of criteria and allocators.
-        allocation: how counts of layers are found.
+        allocation: how counts of layers are found; None: as the method does.
         ratio, keep, max_bytes: how many experts leave.
         multiple_of: of kept counts.
         constraints: what stays whatever the scores say.
@@ -49,7 +50,7 @@ class Deciding:
     method: str
     chosen: Method
     given: Mapping[str, Any]
-    allocation: str
+    allocation: str | None
     ratio: float | None
     keep: int | None
     max_bytes: int | None
@@ -87,16 +88,18 @@ class Deciding:
             )
             budget = searched.budget
             planner = replace(planner, options={**planner.options, **searched.options})
+        allocation, because = self._allocation(chosen)
         made = planner.plan(
             pick(budget, None),
             method=method,
             chosen=chosen,
             choose=choose,
-            allocation=self.allocation,
+            allocation=allocation,
             budget=budget,
             pick=pick,
             warnings=searched.warnings if searched else (),
         )
+        made = replace(made, reasons=because)
         made = decision.explain(made) if decision else made
         return made, searched.finish if searched else lambda: None
 
@@ -142,20 +145,30 @@ class Deciding:
     ) -> PrunePlan:
         from moeprune.stages.mixed import mixer_for, together
 
-        check_joint(method, self.allocation)
+        check_joint(method, self._allocation(chosen)[0])
         joint = self._room(method, chosen)
         mixer = mixer_for(mixed, measured, joint.choose)
         return together(self.planner, joint, mixer, method=method, chosen=chosen, explain=explain)
 
     def _room(self, method: str = "mesa", chosen: Method | None = None) -> Joint:
+        chosen = chosen or find_method(method)
+        allocation, _ = self._allocation(chosen)
         room = room_for(
             self.planner.stats.model,
-            allocation=self.allocation,
+            allocation=allocation,
             multiple_of=self.multiple_of,
             constraints=self.constraints,
         )
-        choose = self._chooser(method, chosen or find_method(method))
-        return Joint(room=room, allocation=self.allocation, choose=choose)
+        return Joint(room=room, allocation=allocation, choose=self._chooser(method, chosen))
+
+    def _allocation(self, chosen: Method) -> tuple[str, tuple[str, ...]]:
+        """How counts of layers are found, and why where the target decides."""
+        if self.allocation is not None:
+            return self.allocation, ()
+        if chosen.allocation != BY_TARGET:
+            return chosen.allocation, ()
+        allocation, because = allocation_for(self.planner.target, self.planner.stats.model)
+        return allocation, (because,)
 
     def _mixer(self, mixed: MixedWords, choose: Chooser) -> Mixer:
         from moeprune.stages.mixed import mixer_for
@@ -182,7 +195,7 @@ class Deciding:
             ratio=self.ratio,
             keep=self.keep,
             max_bytes=self.max_bytes,
-            allocation="uniform" if chosen.allocation == EVOLVED else self.allocation,
+            allocation="uniform" if chosen.allocation == EVOLVED else self._allocation(chosen)[0],
             multiple_of=self.multiple_of,
             constraints=self.constraints,
             choose=lambda budget: choose(budget, None).keep_LE,

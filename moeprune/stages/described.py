@@ -14,6 +14,7 @@ from moeprune.core.diagnosis import STANDARD, shard_warnings
 from moeprune.core.plan import PrunePlan
 from moeprune.core.plan_edits import kept_sha256
 from moeprune.core.pooling import DomainWeights, counted_D, domain_mass_DLE
+from moeprune.core.predicted import predicted
 from moeprune.core.quantisation import LayerSchemes
 from moeprune.core.rounding import rounded
 from moeprune.core.stats import Array, CalibrationStats
@@ -57,6 +58,8 @@ def describe(
         losses = _losses(stats, mass_DLE, keep_LE, used_D)
         bound = lower_bound(mass_DLE[used_D], budget, total=_num_removed(stats, keep_LE))
         losses["lower_bound"] = bound
+        change = predicted(stats, keep_LE, domain_weights=domain_weights)
+        losses |= {"predicted": change.domains, "worst_predicted": change.worst}
     details = dict(outcome.details)
     if signal is not None:
         name, worth_DLE = signal

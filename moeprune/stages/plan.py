@@ -66,10 +66,11 @@ def plan(
         ratio: share of the routed experts to remove; or
         keep: experts to keep in every layer (``global``: on average); or
         max_bytes: the most that the model may take, e.g. ``"40GB"``: the largest one that fits.
-        allocation: ``"uniform"`` or ``"global"``; None = the method's own.
+        allocation: ``"uniform"`` or ``"global"``; None = the method's own; of ``best``: global
+            where the target loads it, else uniform.
         criterion: another criterion for a method that only ranks; None = the method's own.
-        signal: another criterion by which ``mesa`` and ``mesa-exact`` weigh what a domain loses;
-            None = router mass.
+        signal: another criterion by which ``best``, ``mesa`` and ``mesa-exact`` weigh what a
+            domain loses; None = ``fisher-cf`` of best, router mass of the others.
         multiple_of: kept counts must be a multiple of this.
         keep_layers: layers that are never pruned, by the ids that ``inspect`` shows; -1 is the last
             MoE layer. ``ratio`` and ``keep`` speak of the other layers.
@@ -82,8 +83,9 @@ def plan(
         steps: plans that ``mesa`` looks at; None = 20.
         boost: how strongly ``mesa`` protects a domain; None = 0.15.
         decay: how ``mesa``'s boost falls: ``"linear"`` (None), ``"cosine"`` or ``"constant"``.
-        gap: relative distance to the optimum at which ``mesa-exact`` may stop; None = 1e-4.
-        time_limit: seconds after which it takes the best plan it has; None = 60.
+        gap: relative distance to the optimum at which ``best`` and ``mesa-exact`` may stop; None =
+            1e-4.
+        time_limit: seconds after which these take the best plan they have; None = 60.
         target: the runtime that must load the result, see ``core.targets.TARGETS``; None = not
             checked.
         quantize: ``"mixed"``: choose a scheme for every layer too, in which export stores its
@@ -138,8 +140,6 @@ def plan(
         "time_limit": time_limit,
     }
     given |= {name: words.get(name) for name in NUMBERS}
-    asked_allocation = allocation
-    allocation = chosen.allocation if allocation is None else allocation
     limits = constraints_for(
         stats,
         keep_layers=keep_layers,
@@ -150,7 +150,7 @@ def plan(
     if mixed is not None:
         mixed.check_target(target)
     if alone:
-        _check_alone(limits.options, multiple_of=multiple_of, allocation=asked_allocation)
+        _check_alone(limits.options, multiple_of=multiple_of, allocation=allocation)
     most = None if max_bytes is None else parse_bytes(max_bytes, option="--max-bytes")
     asked: dict[str, Any] = {
         "ratio": ratio,

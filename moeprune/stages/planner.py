@@ -81,7 +81,7 @@ class Planner:
             stats_sha256=self.sha256,
             method=method,
             domain_weights=self.domain_weights,
-            signal=(chosen.criterion, choose.scorer.by_domain()) if own_signal else None,
+            signal=(chosen.criterion, choose.by_domain()) if own_signal else None,
             criterion=chosen.criterion,
             allocation=allocation,
             options={**self.options, **choose.options},

@@ -49,8 +49,15 @@ class Scorer:
 
     def by_domain(self, *, folds: Sequence[int] | None = None) -> Array:
         """The criterion of each domain's own sums: (D, L, E) float64, rows normalised to 1."""
-        sums = domain_sums(self._stats, self.module.NEEDS, folds=folds)
-        return np.stack([row_norm(self.module.score(each, **self.options)) for each in sums])
+        return row_norm(self._of_domains(folds))
+
+    def shares(self, *, folds: Sequence[int] | None = None) -> Array:
+        """The criterion of each domain's own sums as shares: (D, L, E) float64.
+
+        A domain's shares sum to 1 over all its layers and experts; a domain of zeros stays zeros.
+        """
+        each_DLE = self._of_domains(folds)
+        return row_norm(each_DLE.reshape(len(each_DLE), -1)).reshape(each_DLE.shape)
 
     def averaged(self, *, folds: Sequence[int] | None = None) -> Array:
         """Mean over domains of each domain's criterion, rows normalised to 1: (L, E) float64.
@@ -58,6 +65,17 @@ class Scorer:
         What the MESA paper calls domain-aware conditioning (appendix H): weights are those of the
         domains, as in :meth:`pooled`.
         """
+        return self._mean(self.by_domain(folds=folds), folds)
+
+    def averaged_shares(self, *, folds: Sequence[int] | None = None) -> Array:
+        """Mean over domains of :meth:`shares`, by the weights of the domains: (L, E) float64."""
+        return self._mean(self.shares(folds=folds), folds)
+
+    def _of_domains(self, folds: Sequence[int] | None) -> Array:
+        sums = domain_sums(self._stats, self.module.NEEDS, folds=folds)
+        return np.stack([self.module.score(each, **self.options) for each in sums])
+
+    def _mean(self, each_DLE: Array, folds: Sequence[int] | None) -> Array:
         tokens_D = np.array([d.num_tokens(folds=folds) for d in self._stats.domains])
         share_D = weights_D(self._stats, self._domain_weights, folds=folds) * tokens_D
-        return np.asarray(np.tensordot(share_D, self.by_domain(folds=folds), axes=1))
+        return np.asarray(np.tensordot(share_D, each_DLE, axes=1))

@@ -14,7 +14,8 @@ def test_methods_name_real_plugins(name):
     found = method(name)
     assert found.criterion in plugins.names(criteria)
     assert found.allocator in plugins.names(allocators)
-    assert found.allocation == ("evolved" if name == "evoesap" else "uniform")
+    own = {"evoesap": "evolved", "best": "by target"}
+    assert found.allocation == own.get(name, "uniform")
     assert found.pooling in POOLINGS
     assert found.option in (CRITERION, SIGNAL, "")
     assert found.about and "\n" not in found.about
@@ -33,6 +34,7 @@ def test_every_allocator_has_a_method():
         ("evoesap", "reap", "evoesap", "sums", "criterion"),
         ("mesa", "mass", "mesa", "rows", "signal"),
         ("mesa-exact", "mass", "mesa-exact", "rows", "signal"),
+        ("best", "fisher-cf", "minimax", "shares", "signal"),
         ("random", "random", "rank", "sums", ""),
     ],
 )

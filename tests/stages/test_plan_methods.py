@@ -13,7 +13,7 @@ from moeprune import criteria, plugins
 from moeprune.cli.main import main
 from moeprune.core.methods import FROM_STATS, METHODS
 from moeprune.core.plan import PrunePlan
-from moeprune.core.stats import FIELDS
+from moeprune.core.stats import ALL_FIELDS
 from moeprune.errors import UsageError
 
 CRITERIA = plugins.names(criteria)
@@ -63,7 +63,7 @@ def seen():
 
 @pytest.fixture(scope="module")
 def stats(seen):
-    return raw_tokens.stats(MODEL, seen)
+    return raw_tokens.stats(MODEL, seen, loss=True)
 
 
 def permuted(stats, orders):
@@ -72,7 +72,7 @@ def permuted(stats, orders):
     for domain in stats.domains:
         arrays = {name: array.copy() for name, array in domain.arrays.items()}
         for name, array in arrays.items():
-            if FIELDS[name][0] == "LE" and name != "rank_prob_sum":  # ranks are no experts
+            if ALL_FIELDS[name][0] == "LE" and name != "rank_prob_sum":  # ranks are no experts
                 for row, order in enumerate(orders):
                     array[:, row, : len(order)] = array[:, row, order]
         domains.append(replace(domain, arrays=arrays))
@@ -96,7 +96,7 @@ def test_permuting_experts_permutes_the_plan(case, allocation, stats):
 @pytest.mark.parametrize("case", MEASURING, ids=ids)
 def test_repeating_a_domains_text_changes_no_plan(case, seen, stats):
     method, asked = case
-    longer = raw_tokens.stats(MODEL, {**seen, "prose": seen["prose"] * 4})
+    longer = raw_tokens.stats(MODEL, {**seen, "prose": seen["prose"] * 4}, loss=True)
     one, other = (
         moeprune.plan(each, method=method, ratio=0.4, **asked) for each in (stats, longer)
     )

@@ -1,0 +1,58 @@
+"""What a plan predicts of the loss: from the sums of a loss that the stats hold.
+
+D domains, L MoE layers, E experts of the widest layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moeprune.core.choice import Mask
+from moeprune.core.pooling import DomainWeights, counted_D
+from moeprune.core.rounding import rounded
+from moeprune.core.stats import CalibrationStats
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The change of the loss.
+
+    Attributes:
+        domains: domain -> nats per target token, not negative; empty: the stats do not say.
+        worst: the domain with the largest, of those that count; None: the stats do not say.
+    """
+
+    domains: Mapping[str, float] = field(default_factory=dict)
+    worst: str | None = None
+
+
+def predicted(
+    stats: CalibrationStats, keep_LE: Mask, *, domain_weights: DomainWeights = None
+) -> Predicted:
+    """The change of the loss of each domain, where experts leave.
+
+    To second order, with the Fisher information in the place of the Hessian matrix and without
+    what experts that leave together do to each other: the sum over the experts that leave of
+    ½ · ``fisher_cf_sum`` / ``loss_tokens``. It ranks plans; it is no forecast of the number.
+
+    Args:
+        stats: what calibration measured.
+        keep_LE: (L, E) bool, True = the expert stays.
+        domain_weights: a domain that weighs 0 is stated too, but it is not the worst.
+
+    Returns:
+        Nothing, where the stats were made without ``--loss-aware`` or a domain has no target token.
+    """
+    if not stats.has_loss:
+        return Predicted()
+    targets_D = np.array([domain.total("loss_tokens") for domain in stats.domains])
+    if not targets_D.all():
+        return Predicted()
+    gone_D = np.array([domain.total("fisher_cf_sum")[~keep_LE].sum() for domain in stats.domains])
+    nats_D = 0.5 * gone_D / targets_D
+    worst = int(np.argmax(np.where(counted_D(stats, domain_weights), nats_D, -1.0)))
+    of = {d.name: rounded(float(nats)) for d, nats in zip(stats.domains, nats_D, strict=True)}
+    return Predicted(of, stats.domains[worst].name)
