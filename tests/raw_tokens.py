@@ -61,7 +61,7 @@ def visits(
 
 def changes(visit: Visit, expert: int) -> tuple[float, float]:
     """What the loss makes of leaving out an expert: without another in its place, and with one."""
-    drop = visit.gate[expert] * visit.norm[expert] * float(np.sin(97 * visit.norm[expert]))
+    drop = visit.gate[expert] * visit.norm[expert] * float(np.sin(97 * visit.gate[expert]))
     return drop, drop * float(np.cos(89 * visit.gate[expert]))
 
 

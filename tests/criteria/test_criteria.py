@@ -6,7 +6,7 @@ import synthetic
 
 from moeprune import criteria, plugins
 from moeprune.core.pooling import pool
-from moeprune.core.stats import FIELDS
+from moeprune.core.stats import ALL_FIELDS
 from moeprune.errors import UsageError
 
 MEASURING = [name for name in plugins.names(criteria) if name != "random"]
@@ -14,7 +14,7 @@ MEASURING = [name for name in plugins.names(criteria) if name != "random"]
 
 @pytest.fixture(scope="module")
 def stats():
-    return synthetic.stats(synthetic.facts([8, 5]), tokens_F=(3, 0, 2, 1), seed=5)
+    return synthetic.stats(synthetic.facts([8, 5]), tokens_F=(3, 0, 2, 1), seed=5, loss=True)
 
 
 def score(name, stats, **options):
@@ -26,13 +26,14 @@ def test_the_folder():
     assert set(plugins.names(criteria)) >= {
         *("reap", "reap-sum", "reap-prob", "mass", "frequency", "gate"),
         *("ean", "ean-sum", "man", "msan", "random"),
+        *("fisher", "fisher-cf", "abs-cf"),
     }
 
 
 @pytest.mark.parametrize("name", plugins.names(criteria))
 def test_contract(name, stats):
     module = plugins.load(criteria, name)
-    assert set(module.NEEDS) <= set(FIELDS)
+    assert set(module.NEEDS) <= set(ALL_FIELDS)
     scores_LE = score(name, stats)
     assert scores_LE.shape == (2, 8)
     assert scores_LE.dtype == np.float64
@@ -42,10 +43,10 @@ def test_contract(name, stats):
 
 @pytest.mark.parametrize("name", MEASURING)
 def test_an_unseen_expert_scores_0(name):
-    stats = synthetic.stats(synthetic.facts([8, 5]), domains=["a", "b"])
+    stats = synthetic.stats(synthetic.facts([8, 5]), domains=["a", "b"], loss=True)
     for domain in stats.domains:
         for field, array in domain.arrays.items():
-            if FIELDS[field][0] == "LE":
+            if ALL_FIELDS[field][0] == "LE":
                 array[:, 1, 3] = 0
     scores_LE = score(name, stats)
     assert scores_LE[1, 3] == 0

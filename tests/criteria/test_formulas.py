@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from moeprune import criteria, plugins
 from moeprune.core.pooling import domain_sums, pool
-from moeprune.core.stats import FIELDS
+from moeprune.core.stats import ALL_FIELDS
 
 MEASURING = [name for name in plugins.names(criteria) if name != "random"]
 
 MEAN, SUM, SHARE = "mean over routed tokens", "sum per token of text", "share of the layer"
+TARGET = "sum per target token"  # here every token is one
 # name -> what a visit gives an expert it is routed to (share: any expert), how it is put together,
 # and the power of norms in it. Written from the papers' formulas, not from the code.
 FORMULAS = {
@@ -29,6 +30,9 @@ FORMULAS = {
     "ean-sum": (lambda visit, e: visit.norm[e], SUM, 1),
     "man": (lambda visit, e: visit.norm[e], MEAN, 1),
     "msan": (lambda visit, e: visit.norm[e] * visit.norm[e], MEAN, 2),
+    "fisher": (lambda visit, e: raw_tokens.changes(visit, e)[0] ** 2, TARGET, 2),
+    "fisher-cf": (lambda visit, e: raw_tokens.changes(visit, e)[1] ** 2, TARGET, 2),
+    "abs-cf": (lambda visit, e: abs(raw_tokens.changes(visit, e)[1]), TARGET, 1),
 }
 NEVER = frozenset({1})
 MODELS = {
@@ -55,7 +59,7 @@ def the_visits(model, seed=11):
 def by_loop(name, model, seen, weights):
     """Every token of a domain weighs w / (tokens of the domain); then the formula."""
     value, kind, _ = FORMULAS[name]
-    passes = min(model.passes or (1,))
+    passes = 1 if kind == TARGET else min(model.passes or (1,))
     tokens = {
         domain: passes * sum(visit.row == 0 for visit in each) / (model.passes or (1,))[0]
         for domain, each in seen.items()
@@ -95,7 +99,7 @@ def test_the_formula_token_by_token(name, kind, weighted):
     model, weights = MODELS[kind], WEIGHTS[weighted]
     seen = the_visits(model)
     module = plugins.load(criteria, name)
-    sums = pool(raw_tokens.stats(model, seen), module.NEEDS, domain_weights=weights)
+    sums = pool(raw_tokens.stats(model, seen, loss=True), module.NEEDS, domain_weights=weights)
     scores_LE = module.score(sums)
     for row, want in enumerate(by_loop(name, model, seen, weights)):
         np.testing.assert_allclose(scores_LE[row, : len(want)], want, rtol=1e-10, atol=0)
@@ -110,7 +114,7 @@ def test_the_formula_of_each_domain(name):
     seen = the_visits(model)
     module = plugins.load(criteria, name)
     for domain, sums in zip(
-        seen, domain_sums(raw_tokens.stats(model, seen), module.NEEDS), strict=True
+        seen, domain_sums(raw_tokens.stats(model, seen, loss=True), module.NEEDS), strict=True
     ):
         for row, want in enumerate(by_loop(name, model, {domain: seen[domain]}, None)):
             np.testing.assert_allclose(
@@ -124,8 +128,8 @@ def test_text_repeated_changes_nothing(name):
     model = MODELS["plain"]
     seen = the_visits(model)
     module = plugins.load(criteria, name)
-    before_LE = module.score(pool(raw_tokens.stats(model, seen), module.NEEDS))
-    longer = raw_tokens.stats(model, {**seen, "short": seen["short"] * 3})
+    before_LE = module.score(pool(raw_tokens.stats(model, seen, loss=True), module.NEEDS))
+    longer = raw_tokens.stats(model, {**seen, "short": seen["short"] * 3}, loss=True)
     after_LE = module.score(pool(longer, module.NEEDS))
     np.testing.assert_allclose(after_LE, before_LE, rtol=1e-12, atol=0)
     by_tokens_LE = module.score(pool(longer, module.NEEDS, domain_weights="tokens"))
@@ -144,7 +148,8 @@ def test_norms_twice_as_large(name):
     }
     module = plugins.load(criteria, name)
     one_LE, two_LE = (
-        module.score(pool(raw_tokens.stats(model, each), module.NEEDS)) for each in (seen, twice)
+        module.score(pool(raw_tokens.stats(model, each, loss=True), module.NEEDS))
+        for each in (seen, twice)
     )
     np.testing.assert_allclose(two_LE, 2.0 ** FORMULAS[name][2] * one_LE, rtol=1e-12, atol=0)
 
@@ -182,7 +187,7 @@ def test_never_nan(name, values):
     shape = (2, 3)
     sums = {field: np.zeros(shape) for field in module.NEEDS}
     for field, array in sums.items():
-        assert FIELDS[field][0] == "LE"
+        assert ALL_FIELDS[field][0] == "LE"
         array[:] = np.array([next(numbers) for _ in range(6)]).reshape(shape)
     for field in set(sums) - {"count"}:
         # What no token reached has no sums; a token's norm is far from overflowing.
