@@ -122,9 +122,10 @@ def stats(
     model = facts() if model is None else model
     rng = np.random.default_rng(seed)
 
-    def arrays_of() -> dict[str, Any]:
+    def arrays_of(place: int) -> dict[str, Any]:
         arrays = domain_arrays(model, tokens_F, rng, skew=skew)
-        return {**arrays, **loss_arrays(model, arrays, rng)} if loss else arrays
+        own = np.random.default_rng([seed, place])  # the other sums are the same with a loss
+        return {**arrays, **loss_arrays(model, arrays, own)} if loss else arrays
 
     made = CalibrationStats(
         model=model,
@@ -134,9 +135,9 @@ def stats(
                 source=f"builtin:{name}",
                 corpus_sha256="c0" * 32,
                 documents=FOLDS * 3 if loss else FOLDS,
-                arrays=arrays_of(),
+                arrays=arrays_of(place),
             )
-            for name in domains
+            for place, name in enumerate(domains)
         ),
         provenance={"mode": "prefill", "seed": seed, **({"loss": "all"} if loss else {})},
     )

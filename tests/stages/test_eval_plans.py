@@ -63,6 +63,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 PLANS: dict[str, dict[str, Any]] = {
     **{name: {"method": name, "ratio": 0.25} for name in METHODS if name != "evoesap"},
+    # Of stats without a loss; by default it would take counts of its own for each layer.
+    "best": {"method": "best", "ratio": 0.25, "signal": "reap-sum", "allocation": "uniform"},
     "reap-half": {"method": "reap", "ratio": 0.5},
     "reap-global": {"method": "reap", "ratio": 0.3, "allocation": "global"},
     "mesa-global": {"method": "mesa", "ratio": 0.3, "allocation": "global"},

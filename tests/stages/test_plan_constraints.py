@@ -18,7 +18,7 @@ MODEL = synthetic.facts([8, 8, 8], layer_ids=[1, 2, 5])
 
 @pytest.fixture(scope="module")
 def stats():
-    return synthetic.stats(MODEL, tokens_F=(12, 9, 10, 11), seed=2)
+    return synthetic.stats(MODEL, tokens_F=(12, 9, 10, 11), seed=2, loss=True)
 
 
 @pytest.fixture(scope="module")

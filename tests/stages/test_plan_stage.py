@@ -21,7 +21,7 @@ MODEL = synthetic.facts([8, 8, 8], layer_ids=[1, 2, 5])
 
 @pytest.fixture(scope="module")
 def stats():
-    return synthetic.stats(MODEL, tokens_F=(12, 9, 10, 11), seed=2)
+    return synthetic.stats(MODEL, tokens_F=(12, 9, 10, 11), seed=2, loss=True)
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_plan_is_one_that_loads(method, allocation, shape, tmp_path):
     model, asked = SHAPES[shape]
-    stats = synthetic.stats(model, domains=["数学", "prose"], tokens_F=(2, 2, 1, 1))
+    stats = synthetic.stats(model, domains=["数学", "prose"], tokens_F=(2, 2, 1, 1), loss=True)
     path = tmp_path / "plan.json"
     made = moeprune.plan(stats, method=method, allocation=allocation, output=path, **asked)
     assert PrunePlan.load(path) == made
