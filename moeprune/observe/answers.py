@@ -26,7 +26,7 @@ _MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _MARK = re.compile(r"[>▷\]]")
 _ONE = ({"role": "user", "content": "1"},)
 _TAIL = 32  # characters by which the end of an answer is known again
-_WAY_OUT = "Leave the row out, or take the loss of all tokens: --loss all."
+_WAY_OUT = "Leave the row out, or give each answer as a row of prompt and completion."
 
 
 def answer_spans(

@@ -209,6 +209,8 @@ def test_an_answer_that_cannot_be_found_is_refused_in_one_line() -> None:
         "{% if add_generation_prompt %}<|start|>{% endif %}"
     )
     document = Document(text=tuple(TWO), where="chats.jsonl, line 3")
-    with pytest.raises(DomainError, match=r"^chats\.jsonl, line 3: .* --loss all\.$") as refused:
+    with pytest.raises(
+        DomainError, match=r"^chats\.jsonl, line 3: .* prompt and completion\.$"
+    ) as refused:
         encode_answers(document, tokenizer=tokenizer, length=999)
     assert "\n" not in str(refused.value)
