@@ -56,9 +56,11 @@ class Changed:
         return torch.einsum("th,teh->te", self.gamma_TH, self.drop_TEH) * self.chosen_TE
 
 
-def loss_of(model: Any, ids: Sequence[int], targets: Sequence[bool]) -> Tensor:
+def loss_of(
+    model: Any, ids: Sequence[int], targets: Sequence[bool], temperature: float = 1.0
+) -> Tensor:
     """Nats that the model gives the target tokens, summed; token p is told by what is before it."""
-    logits_TV = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    logits_TV = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0] / temperature
     lost = logits_TV.new_zeros(())
     for place, (token, target) in enumerate(zip(ids, targets, strict=True)):
         if target:
@@ -68,9 +70,16 @@ def loss_of(model: Any, ids: Sequence[int], targets: Sequence[bool]) -> Tensor:
 
 
 def slow_changes(
-    model: Any, family: str, ids: Sequence[int], targets: Sequence[bool]
+    model: Any,
+    family: str,
+    ids: Sequence[int],
+    targets: Sequence[bool],
+    temperature: float = 1.0,
 ) -> tuple[dict[int, Changed], float]:
-    """Layer -> what leaving out its experts does to one document, and the document's loss."""
+    """Layer -> what leaving out its experts does to one document, and the document's loss.
+
+    The changes are of the loss at the temperature, the loss is the plain one.
+    """
     blocks = moe_blocks(model, family)
     inputs: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
@@ -84,12 +93,12 @@ def slow_changes(
 
         undo.append(block.register_forward_hook(keep))
     with torch.enable_grad():
-        lost = loss_of(model, ids, targets)
-        lost.backward()
+        loss_of(model, ids, targets, temperature).backward()
     for hook in undo:
         hook.remove()
     found = {}
     with torch.no_grad():
+        lost = loss_of(model, ids, targets)
         for layer, block in blocks.items():
             gamma_TH = outputs[layer].grad.reshape(inputs[layer].shape)
             found[layer] = _changed(block, family, inputs[layer], gamma_TH)
@@ -156,6 +165,7 @@ def slow_loss_sums(
     family: str,
     documents: Sequence[Sequence[int]],
     targets: Sequence[Sequence[bool]],
+    temperature: float = 1.0,
 ) -> dict[str, np.ndarray]:
     """Every field that a loss gives one domain's stats, by the definitions in words.
 
@@ -170,7 +180,7 @@ def slow_loss_sums(
         fold = number % FOLDS
         if not any(target):
             continue
-        changes, lost = slow_changes(model, family, ids, target)
+        changes, lost = slow_changes(model, family, ids, target, temperature)
         sums["loss_sum"][fold] += lost
         sums["loss_tokens"][fold] += sum(target)
         for row, layer in enumerate(layers):

@@ -42,9 +42,11 @@ def corpus_of(documents: list[list[int]], targets: list[list[bool]]) -> Corpus:
     )  # fmt: skip
 
 
-def loss_sums(model: Any, path: Path, corpus: Corpus, **options: Any) -> dict[str, np.ndarray]:
+def loss_sums(
+    model: Any, path: Path, corpus: Corpus, *, temperature: float = 1.0, **options: Any
+) -> dict[str, np.ndarray]:
     layout = open_model(path).layout
-    sums = FoldedSums.of(layout, loss=True)
+    sums = FoldedSums.of(layout, loss=True, temperature=temperature)
     with closing(passes(model, corpus, sums, layout=layout, **options)) as steps:
         for _ in steps:
             pass
@@ -58,10 +60,10 @@ def check_equal(found: dict[str, np.ndarray], want: dict[str, np.ndarray], rtol:
         np.testing.assert_allclose(found[name], want[name], rtol=rtol, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 64])
+@pytest.mark.parametrize(("batch_tokens", "temperature"), [(1, 3.0), (64, 1.0)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_field_equals_really_masking_and_autograd(
-    family: str, batch_tokens: int, tiny: Any
+    family: str, batch_tokens: int, temperature: float, tiny: Any
 ) -> None:
     documents, targets = some_documents()
     model = load_causal_lm(tiny(family)).double()
