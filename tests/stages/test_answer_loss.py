@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from questions import choosing, rows, writing
 import moeprune
 from moeprune.cli.main import main
 from moeprune.core.run import Run
-from moeprune.errors import RunError, StoppedError, UsageError
+from moeprune.errors import DomainError, RunError, StoppedError, UsageError
 
 PAIRS = {
     "sums": [(f"{n} + {n} = ", f"{2 * n}") for n in range(7)],
@@ -211,6 +212,56 @@ def test_nothing_is_measured_unasked(model: Path, sources: dict[str, str]) -> No
             model, held_out=sources, plan=plan_keeping(model, KEEP), answer_loss=answer_loss
         )
         assert run.answer_loss == {} and "answer_loss" not in run.header()
+
+
+def test_what_a_plan_predicts_stands_beside_what_is_measured(
+    model: Path, sources: dict[str, str], tmp_path: Path
+) -> None:
+    stats = moeprune.calibrate(model, domains={"sums": sources["sums"]}, loss_aware=True)
+    plan = moeprune.plan(stats, method="reap", ratio=0.25)
+    assert set(plan.predicted) == {"sums"}
+    moeprune.export(model, plan=plan, output=tmp_path / "out")
+    whole, masked = moeprune.eval(model, held_out=sources, variants={"whole": None, "masked": plan})
+    (exported,) = moeprune.eval(tmp_path / "out", held_out=sources)
+    for run in (masked, exported):
+        domains = run.answer_loss["perplexity-held-out"]["domains"]
+        assert domains["sums"]["predicted"] == plan.predicted["sums"] > 0
+        assert "predicted" not in domains["größer"]
+    assert "predicted" not in whole.answer_loss["perplexity-held-out"]["domains"]["sums"]
+    (one, other) = moeprune.compare(whole, [masked, exported]).losses.changes[::2]
+    assert one.loss.change == pytest.approx(other.loss.change, abs=1e-5)
+    # Of other experts than the lists say, and of other ranks than are removed, nothing is known.
+    plan.save(tmp_path / "plan.json")
+    body = json.loads((tmp_path / "plan.json").read_text())
+    kept = body["layers"][0]["keep"]
+    gone = sorted(set(range(body["layers"][0]["num_experts"])) - set(kept))
+    body["layers"][0]["keep"] = sorted([*kept[1:], gone[0]])
+    (tmp_path / "plan.json").write_text(json.dumps(body))
+    for how in ({"plan": tmp_path / "plan.json"}, {"plan": plan, "k1": 2, "k2": 3}):
+        (run,) = moeprune.eval(model, held_out=sources, **how)  # type: ignore[arg-type]
+        assert run.answer_loss == {}
+
+
+def test_what_cannot_be_measured_is_said_and_the_questions_are_asked(
+    model: Path, sources: dict[str, str], tmp_path: Path
+) -> None:
+    stats = moeprune.calibrate(model, domains={"sums": sources["sums"]}, loss_aware=True)
+    plan = moeprune.plan(stats, method="reap", ratio=0.25)
+    copy = tmp_path / "model"
+    shutil.copytree(model, copy)
+    (copy / "chat_template.jinja").write_text(  # earlier answers in capitals
+        "{% for m in messages %}<|im_start|>{{ m.content if loop.last else m.content | upper }}"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    chats = str(rows(tmp_path / "chats.jsonl", [{"messages": ASKED * 2}]))
+    how: dict[str, Any] = {"held_out": {"chats": chats}, "plan": plan, "chat_template": True}
+    said: list[str] = []
+    (run,) = moeprune.eval(copy, on_warning=said.append, **how)
+    assert run.samples and run.answer_loss == {}
+    (line,) = [text for text in said if text.startswith("the loss that is predicted is not")]
+    assert "chats.jsonl, line 1" in line and "\n" not in line
+    with pytest.raises(DomainError, match="its answer cannot be found"):
+        moeprune.eval(copy, answer_loss=True, **how)
 
 
 def test_without_an_answer_it_is_refused_in_one_line(model: Path, tmp_path: Path) -> None:
