@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprune.core.hash_table import renumbered, replaced
+from moeprune.core.hash_table import renumbered, replaced, without_one
 
 
 @st.composite
@@ -35,6 +35,21 @@ def test_replacements(case: tuple[np.ndarray, list[int], int]) -> None:
         assert all(new == old for old, new in zip(old_K, new_K, strict=True) if old in keep)
     numbers_VK = renumbered(table_VK, keep)
     assert (np.asarray(keep)[numbers_VK] == new_VK).all()
+
+
+@given(tables(), st.integers(0, 99))
+def test_each_entry_without_one_expert_of_its_own(
+    case: tuple[np.ndarray, list[int], int], seed: int
+) -> None:
+    table_VK, _, experts = case
+    row_N = np.random.default_rng(seed).integers(0, max(len(table_VK), 1), 30 * bool(len(table_VK)))
+    gone_N = np.random.default_rng(seed + 1).integers(-1, experts, len(row_N))
+    ids_NK = table_VK[row_N]
+    found_NK = without_one(ids_NK, row_N, gone_N, num_experts=experts)
+    for row, gone, ids_K, found_K in zip(row_N, gone_N, ids_NK, found_NK, strict=True):
+        keep = [expert for expert in range(experts) if expert != gone]
+        few = len(keep) < table_VK.shape[1]  # a plan leaves none so few
+        assert (found_K == (ids_K if few else replaced(table_VK, keep)[row])).all()
 
 
 def test_the_work_of_a_removed_expert_is_spread() -> None:

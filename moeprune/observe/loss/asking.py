@@ -64,11 +64,11 @@ class Asked:
             args = (mode.masked(args[0]), *args[1:])
         with torch.no_grad(), mode:
             answer = self.call(*args, **self.kwargs)
-        if mode.hits != 1:
+        if not mode.sure:
             raise UnsupportedModelError(
-                f"layer {self.layer.layer}: {mode.hits} linear maps of its router give scores of "
-                f"{self.layer.num_outputs} experts, expected one; so it cannot be asked again, and "
-                "this family cannot be measured with --loss-aware."
+                f"layer {self.layer.layer}: no single linear map of its router gives scores of "
+                f"{self.layer.num_outputs} experts, so it cannot be asked again; this family "
+                "cannot be measured with --loss-aware."
             )
         return tuple(answer)
 
@@ -148,7 +148,7 @@ class _Again(TorchFunctionMode):
         self._token_N = (gone_T >= 0).nonzero()[:, 0]
         self._gone_N = gone_T[self._token_N]
         self._gone_T = gone_T
-        self.hits = 0
+        self._scores: list[Tensor] = []
         # What comes of a bias alone is one too; held here, so that no id is used twice.
         self._biases = {id(bias): bias for bias in self._own_biases(layer.router)}
         for value in (*asked.args[1:], *asked.kwargs.values()):
@@ -164,9 +164,15 @@ class _Again(TorchFunctionMode):
     def _fits(self, value: Tensor) -> bool:
         return value.numel() in self._widths and value.shape[-1] == value.numel()
 
+    @property
+    def sure(self) -> bool:
+        """Whether one product, if several times, is the experts' scores."""
+        first, *others = self._scores or (None,)
+        return first is not None and all(torch.equal(first, other) for other in others)
+
     def masked(self, scores: Tensor) -> Tensor:
         """Scores of all tokens with −inf for the experts that are gone."""
-        self.hits += 1
+        self._scores.append(scores)
         return self._put(scores)
 
     def _put(self, scores: Tensor) -> Tensor:
