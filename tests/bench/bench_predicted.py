@@ -10,7 +10,9 @@ the calibration documents are made of) and on the held-out ones. Statistics are 
 it against the true change in nats per answer token, of the worst domain, of the middle one, of all
 domains together (mean over domains of both), and of all domains within one layer (mean over
 layers). A quantity marked ± keeps its sign; "whole" is of a whole document's changes, not of each
-token's. Two to ten minutes a model on one core. --work keeps the true changes for a second time.
+token's. "size" is the mean true change over the mean foretold one: squares are in nats of the plain
+loss when they are multiplied by the temperature's square. Two to ten minutes a model on one core.
+--work keeps the true changes for a second time.
 """
 
 from __future__ import annotations
@@ -248,6 +250,9 @@ def judged(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, dic
             name = f"{quantity}, T = {temperature:g}" if by_loss else quantity
             for text, own in true.items():
                 found[text][name] = correlations(values, own)
+                if quantity in ("fisher", "fisher-cf", "whole fisher", "whole fisher-cf"):
+                    sums = [sum(one[d].sum() for d in own) for one in (own, values)]
+                    found[text][name]["size"] = sums[0] / sums[1] / temperature**2
     found["held-out"]["the true change of the calibrated"] = correlations(*true.values())
     return found
 
@@ -269,7 +274,7 @@ def main() -> None:
             continue
         for texts, quantities in found.items():
             print(f"{folder.name}, {texts} questions")
-            print(f"  {'Spearman':36}" + "".join(f"{key:>8}" for key in COLUMNS))
+            print(f"  {'Spearman':36}" + "".join(f"{key:>8}" for key in (*COLUMNS, "size")))
             for name, values in quantities.items():
                 print(f"  {name:36}" + "".join(f"{value:8.3f}" for value in values.values()))
         sys.stdout.flush()
