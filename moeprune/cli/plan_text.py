@@ -149,7 +149,11 @@ def _predicted(plan: PrunePlan) -> list[str]:
     if plan.worst_predicted is None:
         return []
     most = nats(plan.predicted[plan.worst_predicted])
-    return [f"predicted change of the loss: most in {plan.worst_predicted}, {most} nats a token"]
+    of = plan.details.get("predicted", {})
+    which = " of answers" if of.get("loss") == "completion" else ""
+    return [
+        f"predicted change of the loss{which}: most in {plan.worst_predicted}, {most} nats a token"
+    ]
 
 
 def nats(change: float | None) -> str:

@@ -56,7 +56,12 @@ POOLINGS: Mapping[str, str] = {
 # the one that searches the counts of layers, nor of ``best``, which goes by the target.
 METHODS: Mapping[str, Method] = {
     AUTO: Method(
-        MASS, "mesa", "uniform", ROWS, "", "mesa or reap, by what the stats say; the plan says why"
+        MASS,
+        "mesa",
+        "uniform",
+        ROWS,
+        "",
+        "best, mesa or reap, by what the stats say; the plan says why",
     ),
     "best": Method(
         "fisher-cf",
@@ -147,7 +152,7 @@ def method(name: str, *, criterion: str | None = None, signal: str | None = None
 
 def _takes(found: Method) -> str:
     if found is METHODS[AUTO]:
-        return "which weighs mass against reap itself"
+        return "which chooses what to go by itself"
     own = f"which goes by {found.criterion}"
     return f"{own} or another --{found.option}" if found.option else f"{own} alone"
 

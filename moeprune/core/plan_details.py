@@ -9,7 +9,7 @@ from moeprune.errors import PlanError
 
 
 def check_details(details: Mapping[str, Any], domains: Iterable[str], path: object) -> None:
-    """Check the entries ``signal``, ``unseen`` and ``search``, where a plan has them.
+    """Check the entries that moeprune reads, where a plan has them.
 
     Args:
         details: the plan's.
@@ -26,6 +26,11 @@ def check_details(details: Mapping[str, Any], domains: Iterable[str], path: obje
         good = good and set(losses) == set(domains) and signal.get("worst_domain") in [*losses]
         if not (good and _share(signal.get("worst_domain_loss"))):
             raise _malformed("signal", path)
+    if "predicted" in details:
+        of = _entries(details["predicted"], "predicted", path)
+        good = type(of.get("temperature")) in (int, float) and of["temperature"] > 0
+        if not (good and of.get("loss") in (None, "completion", "all")):
+            raise _malformed("predicted", path)
     if "unseen" in details:
         unseen = _entries(details["unseen"], "unseen", path)
         layers = _entries(unseen.get("layers"), "unseen.layers", path)

@@ -5,8 +5,10 @@ D domains, L MoE layers, E experts of the widest layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from moeprune.core.choice import Mask
 from moeprune.core.pooling import DomainWeights, counted_D
 from moeprune.core.rounding import rounded
 from moeprune.core.stats import CalibrationStats
+from moeprune.errors import StatsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,18 @@ class Predicted:
     Attributes:
         domains: domain -> nats per target token, not negative; empty: the stats do not say.
         worst: the domain with the largest, of those that count; None: the stats do not say.
+        of: what it rests on: ``loss`` (of ``"completion"`` or ``"all"`` tokens) and the
+            ``temperature`` at which gradients were taken.
     """
 
     domains: Mapping[str, float] = field(default_factory=dict)
     worst: str | None = None
+    of: Mapping[str, Any] = field(default_factory=dict)
+
+
+def predictable(stats: CalibrationStats) -> bool:
+    """Whether the stats hold a loss, of every domain."""
+    return stats.has_loss and all(domain.total("loss_tokens") for domain in stats.domains)
 
 
 def predicted(
@@ -36,7 +47,8 @@ def predicted(
 
     To second order, with the Fisher information in the place of the Hessian matrix and without
     what experts that leave together do to each other: the sum over the experts that leave of
-    ½ · ``fisher_cf_sum`` / ``loss_tokens``. It ranks plans; it is no forecast of the number.
+    ½ · T² · ``fisher_cf_sum`` / ``loss_tokens``, where gradients are of the loss at temperature T
+    (which divides them by T). It ranks plans; it is no forecast of the number.
 
     Args:
         stats: what calibration measured.
@@ -45,14 +57,28 @@ def predicted(
 
     Returns:
         Nothing, where the stats were made without ``--loss-aware`` or a domain has no target token.
+
+    Raises:
+        StatsError: the stats state a temperature that is none.
     """
-    if not stats.has_loss:
+    if not predictable(stats):
         return Predicted()
     targets_D = np.array([domain.total("loss_tokens") for domain in stats.domains])
-    if not targets_D.all():
-        return Predicted()
     gone_D = np.array([domain.total("fisher_cf_sum")[~keep_LE].sum() for domain in stats.domains])
-    nats_D = 0.5 * gone_D / targets_D
+    temperature = _temperature(stats)
+    nats_D = 0.5 * temperature**2 * gone_D / targets_D
     worst = int(np.argmax(np.where(counted_D(stats, domain_weights), nats_D, -1.0)))
     of = {d.name: rounded(float(nats)) for d, nats in zip(stats.domains, nats_D, strict=True)}
-    return Predicted(of, stats.domains[worst].name)
+    loss = {"loss": stats.provenance.get("loss"), "temperature": temperature}
+    return Predicted(of, stats.domains[worst].name, loss)
+
+
+def _temperature(stats: CalibrationStats) -> float:
+    """At which gradients of the loss were taken; stats that do not say it: of the loss itself."""
+    value = stats.provenance.get("loss_temperature", 1.0)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise StatsError(
+            f"the stats state a loss_temperature of {value!r}, which is no number above 0; the "
+            "file is damaged. Calibrate again."
+        )
+    return float(value)

@@ -1,9 +1,11 @@
-"""Method auto: what the stats say for mesa, what against it, and the rule that decides.
+"""Method auto: what the stats say for best, for mesa and against it, and the rule that decides.
 
-REAP is the default, mesa has to earn its place: chosen wrongly, mesa costs far more than it gains
-chosen rightly. Where its paper has it ahead (gpt-oss-20b, table 2), it gains 18 points in the worst
-domain and 1.3 on average; where it is not meant for the model (Mixtral, table 5), accuracy falls to
-63 % of the unpruned model's against REAP's 98 %. docs/planning.md has what was seen of the rule.
+Where the stats hold gradients of a loss, ``best`` is taken: docs/loss-aware.md has what was seen of
+it. Elsewhere REAP is the default, and mesa has to earn its place: chosen wrongly, mesa costs far
+more than it gains chosen rightly. Where its paper has it ahead (gpt-oss-20b, table 2), it gains 18
+points in the worst domain and 1.3 on average; where it is not meant for the model (Mixtral, table
+5), accuracy falls to 63 % of the unpruned model's against REAP's 98 %. docs/planning.md has what
+was seen of the rule.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from moeprune.core.diagnosis import OVER_DISPERSED
 
-MESA, REAP = "mesa", "reap"
+MESA, REAP, BEST = "mesa", "reap", "best"
 
 STABLE = 0.8  # docs/concepts.md: below, too much of a plan is chance
 # Mass must see at least this share of what two halves of the text agree on by REAP.
@@ -43,6 +45,7 @@ class Evidence:
         gain_deviation: standard deviation over the trials.
         worst_domain: method -> the domain that loses most.
         worst_domain_loss: method -> its loss.
+        loss: whether the stats hold gradients of a loss, so that ``best`` may be chosen.
     """
 
     regime: str
@@ -59,10 +62,14 @@ class Evidence:
     gain_deviation: float | None
     worst_domain: Mapping[str, str]
     worst_domain_loss: Mapping[str, float]
+    loss: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for the plan."""
-        return asdict(self)
+        body = asdict(self)
+        if not self.loss:
+            del body["loss"]
+        return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Verdict:
     """Which method, and why.
 
     Attributes:
-        method: ``"mesa"`` or ``"reap"``.
+        method: ``"best"``, ``"mesa"`` or ``"reap"``.
         reasons: three lines: the regime, the signals, the decision.
     """
 
@@ -79,7 +86,7 @@ class Verdict:
 
 
 def verdict(seen: Evidence) -> Verdict:
-    """Mesa if nothing speaks against it, else reap; the first objection is the reason."""
+    """Best if it can be; else mesa if nothing speaks against it, else reap, and why not mesa."""
     method, because = (
         MESA,
         (
@@ -87,7 +94,17 @@ def verdict(seen: Evidence) -> Verdict:
             "holds on other text, and router mass agrees with reap on what can leave"
         ),
     )
-    for holds, objection in _OBJECTIONS:
+    objections = () if seen.loss else _OBJECTIONS
+    if seen.loss:
+        method, because = (
+            BEST,
+            (
+                "the stats hold gradients of the loss, which say what an expert is worth to it; "
+                "where answers were counted, no signal of the routing kept as many of the worst "
+                "domain's"
+            ),
+        )
+    for holds, objection in objections:
         if holds(seen):
             method, because = REAP, objection
             break

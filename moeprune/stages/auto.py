@@ -1,4 +1,4 @@
-"""Method auto: measure what speaks for mesa and what for reap, and let the rule decide.
+"""Method auto: measure what speaks for best, mesa and reap, and let the rule decide.
 
 D domains, L MoE layers, E experts of the widest layer.
 """
@@ -19,6 +19,7 @@ from moeprune.core.methods import AUTO, MASS
 from moeprune.core.methods import method as find_method
 from moeprune.core.plan import PrunePlan
 from moeprune.core.pooling import DomainWeights, counted_D, domain_mass_DLE
+from moeprune.core.predicted import predictable
 from moeprune.core.rounding import rounded
 from moeprune.core.stats import CalibrationStats
 from moeprune.core.verdict import MESA, REAP, Evidence, Verdict, verdict
@@ -45,7 +46,7 @@ class Decision:
 
     @property
     def method(self) -> str:
-        """``"mesa"`` or ``"reap"``."""
+        """``"best"``, ``"mesa"`` or ``"reap"``."""
         return self.verdict.method
 
     def explain(self, made: PrunePlan) -> PrunePlan:
@@ -65,14 +66,16 @@ def decide(
     budget: Budget,
     given: Mapping[str, object],
     domain_weights: DomainWeights = None,
+    without_best: bool = False,
 ) -> Decision:
-    """Mesa or reap for this model, these texts and this budget.
+    """Best, mesa or reap for this model, these texts and this budget.
 
     Args:
         stats: the measurements.
         budget: how many may leave where.
         given: options of single methods, by name; all must be None.
         domain_weights: see :func:`moeprune.core.pooling.weights_D`.
+        without_best: best cannot be asked for what is wanted.
 
     Raises:
         UsageError: an option of a single method; or see
@@ -87,6 +90,8 @@ def decide(
                 f"without it. Leave {option} out, or name the method."
             )
     seen = measure(stats, budget=budget, domain_weights=domain_weights)
+    if predictable(stats) and not without_best:
+        seen = replace(seen, loss=True)
     return Decision(verdict(seen), seen)
 
 

@@ -131,7 +131,8 @@ class Deciding:
             return first
         budget = self._room().budget(first.keep_mask_LE())
         assert budget is not None
-        decision = self._decided(budget)
+        # Best cannot be asked for every number of experts.
+        decision = self._decided(budget, without_best=True)
         chosen = find_method(decision.method)
         return self._joint(mixed, measured, decision.method, chosen, decision.explain)
 
@@ -185,9 +186,14 @@ class Deciding:
         given = {} if self.method == AUTO and method != AUTO else self.given
         return Chooser(stats, method, chosen, given=given, domain_weights=weights)
 
-    def _decided(self, budget: Budget) -> Decision:
-        stats, weights = self.planner.stats, self.planner.domain_weights
-        return decide(stats, budget=budget, given=self.given, domain_weights=weights)
+    def _decided(self, budget: Budget, *, without_best: bool = False) -> Decision:
+        return decide(
+            self.planner.stats,
+            budget=budget,
+            given=self.given,
+            domain_weights=self.planner.domain_weights,
+            without_best=without_best,
+        )
 
     def _fitted(self, chosen: Method, choose: Chooser) -> Budget:
         return budget_for(

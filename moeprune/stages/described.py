@@ -54,13 +54,15 @@ def describe(
     mass_DLE = domain_mass_DLE(stats)
     used_D = counted_D(stats, domain_weights)
     losses: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if budget is not None:
         losses = _losses(stats, mass_DLE, keep_LE, used_D)
         bound = lower_bound(mass_DLE[used_D], budget, total=_num_removed(stats, keep_LE))
         losses["lower_bound"] = bound
         change = predicted(stats, keep_LE, domain_weights=domain_weights)
         losses |= {"predicted": change.domains, "worst_predicted": change.worst}
-    details = dict(outcome.details)
+        more = {"predicted": dict(change.of)} if change.of else {}
+    details = {**outcome.details, **more}
     if signal is not None:
         name, worth_DLE = signal
         details["signal"] = {"name": name, **_losses(stats, worth_DLE, keep_LE, used_D)}

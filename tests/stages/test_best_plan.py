@@ -120,6 +120,34 @@ def test_a_size_in_bytes(stats):
     assert plan.size["bytes_after"] == small and plan.num_removed == 7
 
 
+def test_gradients_at_a_temperature_are_scaled_back(stats):
+    """Those of the loss of logits / T are smaller by T."""
+    warm = replace(stats, provenance={**stats.provenance, "loss_temperature": 3.0})
+    one, three = (moeprune.plan(each, method="best", ratio=0.4) for each in (stats, warm))
+    assert three.keep == one.keep
+    assert three.predicted == pytest.approx({d: 9 * v for d, v in one.predicted.items()})
+    assert one.details["predicted"] == {"loss": "all", "temperature": 1.0}
+    assert three.details["predicted"] == {"loss": "all", "temperature": 3.0}
+    for wrong in (0, "hot", None, float("inf")):
+        made = replace(stats, provenance={**stats.provenance, "loss_temperature": wrong})
+        with pytest.raises(StatsError, match="a loss_temperature of") as error:
+            moeprune.plan(made, method="reap", ratio=0.4)
+        assert "\n" not in str(error.value)
+
+
+def test_auto_takes_best_where_it_can(stats):
+    made = moeprune.plan(stats, ratio=0.4, target="transformers")
+    named = moeprune.plan(stats, ratio=0.4, target="transformers", method="best")
+    assert (made.method, made.allocation, made.keep) == ("best", "global", named.keep)
+    assert made.options["method"] == "auto" and made.details["auto"]["loss"] is True
+    assert made.reasons[2:3] == named.reasons
+    assert made.reasons[-1].startswith("chosen best: the stats hold gradients of the loss")
+    uniform = moeprune.plan(stats, ratio=0.4, allocation="uniform")
+    assert (uniform.method, uniform.allocation, len(uniform.reasons)) == ("best", "uniform", 3)
+    plain = moeprune.plan(synthetic.stats(MODEL), ratio=0.4)
+    assert plain.method in ("mesa", "reap") and "loss" not in plain.details["auto"]
+
+
 def test_stats_without_a_loss():
     plain = synthetic.stats(MODEL)
     with pytest.raises(StatsError, match="calibrate again with --loss-aware") as error:
@@ -142,6 +170,7 @@ def test_a_domain_without_targets(stats):
     with pytest.raises(StatsError, match="'math' has no target token"):
         moeprune.plan(made, method="best", ratio=0.4)
     assert moeprune.plan(made, method="reap", ratio=0.4).predicted == {}
+    assert moeprune.plan(made, ratio=0.4).method in ("mesa", "reap")
 
 
 def test_a_fold_without_targets(stats):
@@ -220,6 +249,8 @@ def test_the_difference_of_two_plans(stats, tmp_path, capsys):
         ("predicted", [], "predicted is []; it should be an object"),
         ("worst_predicted", "cooking", "worst_predicted is 'cooking', which 'predicted' does not"),
         ("worst_predicted", None, "worst_predicted is None"),
+        ("details", {"predicted": {"temperature": 0}}, "details.predicted is not what moeprune"),
+        ("details", {"predicted": {"temperature": 1, "loss": 3}}, "details.predicted is not"),
     ],
 )
 def test_a_prediction_that_was_edited_is_refused(key, value, says, stats, tmp_path):
