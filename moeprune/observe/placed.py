@@ -81,3 +81,17 @@ def check_fetched(model: Any, layout: MoeLayout) -> None:
             "does not run with weights elsewhere. Take more devices, a smaller --dtype, or "
             "--device cpu."
         )
+
+
+def check_here(model: Any) -> None:
+    """Check that a model has all its weights on its devices, where a backward pass needs them.
+
+    Raises:
+        UnsupportedModelError: it has not.
+    """
+    if any(weight.is_meta for weight in model.parameters()):
+        raise UnsupportedModelError(
+            "the model does not fit the devices of --device auto, and --loss-aware goes back "
+            "through weights that are fetched forward only. Give --memory, which reads it a layer "
+            "at a time, or take more devices or a smaller --dtype."
+        )

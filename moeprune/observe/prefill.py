@@ -29,6 +29,7 @@ from moeprune.observe.domains import Corpus
 from moeprune.observe.inputs import Read, one_pass
 from moeprune.observe.layers import moe_layers
 from moeprune.observe.loss.reading import loss_pass
+from moeprune.observe.placed import check_here
 from moeprune.observe.sums import FoldedSums
 
 __all__ = [
@@ -129,6 +130,8 @@ def passes(
     check_observer(layout)
     layers = moe_layers(model, layout)
     check_vocabulary(model, corpus)
+    if sums.loss:
+        check_here(model)
     observer = plugins.load(observers, layout.observer)
     due = batches(corpus, max_tokens=batch_tokens, padding_side=padding_side, share=share)
     with (

@@ -17,6 +17,7 @@ def open_calibratable(
     revision: str | None,
     gating: str | None,
     trust_remote_code: bool,
+    loss: bool = False,
 ) -> OpenModel:
     """Open a local folder or a Hub id whose experts calibration can observe.
 
@@ -26,6 +27,7 @@ def open_calibratable(
         revision: of a Hub model.
         gating: from router logits to scores, where only the model's own code says so.
         trust_remote_code: whether code of the checkpoint may run.
+        loss: whether a loss is taken back through the layers.
 
     Raises:
         MoePruneError: the model cannot be read, run or observed, or an option does not fit it.
@@ -34,6 +36,10 @@ def open_calibratable(
     from moeprune.observe.prefill import check_observer
 
     check_observer(opened.layout)
+    if loss:
+        from moeprune.observe.loss.reading import check_loss
+
+        check_loss(opened.layout)
     if mode == "decode":
         check_decodes(opened.layout)
     check_runnable(opened.index, opened.layout)

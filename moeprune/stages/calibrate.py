@@ -165,6 +165,7 @@ def calibrate(
             revision=revision,
             gating=gating,
             trust_remote_code=trust_remote_code,
+            loss=bool(of_loss),
         )
     )
     from moeprune.observe.load import check_config

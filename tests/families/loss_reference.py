@@ -29,7 +29,10 @@ def loss_of(model: Any, batch: Batch) -> Tensor:
 
 
 class Gradients:
-    """Gradients that arrive at what some modules give: module -> one for each call and tensor."""
+    """Gradients that arrive at what some modules give: module -> one for each call and tensor.
+
+    A leaf gets its gradient in as many parts as it has uses.
+    """
 
     def __init__(self, modules: dict[str, nn.Module]) -> None:
         self.found: dict[tuple[str, int, int], Tensor] = {}
@@ -61,6 +64,7 @@ class Gradients:
     def _keep(self, name: str, call: int, place: int) -> Any:
         def hook(gradient: Tensor) -> None:
             key = (name, call, place)
-            self.found[key] = gradient.detach().clone()
+            former = self.found.get(key)
+            self.found[key] = gradient.clone() if former is None else former + gradient
 
         return hook

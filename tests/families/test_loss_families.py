@@ -14,6 +14,7 @@ import torch
 from family_data import family_data, params, write_checkpoint
 from loss_reference import Gradients, loss_of
 
+import moeprune
 from moeprune import plugins
 from moeprune.core.layout import MoeLayout
 from moeprune.errors import UnsupportedModelError
@@ -56,6 +57,10 @@ def test_gradients(name: str, tmp_path: Path, record_property: Any) -> None:
             loss_pass(load_causal_lm(path), layout=layout),
         ):
             pass
+        text = tmp_path / "t.txt"
+        text.write_text("a text")
+        with pytest.raises(UnsupportedModelError, match="without --loss-aware"):
+            moeprune.calibrate(path, domains={"d": str(text)}, loss_aware=True)
         return
     model, plain = load_causal_lm(path), load_causal_lm(path)
     for one in (model, plain):
@@ -89,9 +94,10 @@ def check(model: Any, plain: Any, layout: MoeLayout, read: Batch, *, tolerance: 
     arrays = sums.arrays()
     assert arrays["loss_tokens"].sum() == read.target_BS.sum()
     torch.testing.assert_close(arrays["loss_sum"].sum(), loss.item(), rtol=tolerance, atol=0)
-    # The second runs come in the other order.
+    layers = {name for name in watched(model, layout) if name.rpartition(".")[2].isdigit()}
+    # A layer's leaves are watched as it runs forward, its experts as it runs again.
     found = {
-        (name, have.calls[name] - 1 - call, place): value
+        (name, call if name in layers else have.calls[name] - 1 - call, place): value
         for (name, call, place), value in have.found.items()
     }
     assert found

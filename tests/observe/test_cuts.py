@@ -119,7 +119,7 @@ def test_what_stands_before_the_first_experts_runs_once() -> None:
     layers = model()
     calls = [0] * 5
     for number, layer in enumerate(layers):
-        layer.register_forward_pre_hook(lambda *_, at=number: calls.__setitem__(at, calls[at] + 1))
+        layer.mix.register_forward_hook(lambda *_, at=number: calls.__setitem__(at, calls[at] + 1))
     named = [(str(number), layer, number == 2) for number, layer in enumerate(layers)]
     with frozen(layers), cut(named), sweeping() as sweep:
         out = layers[4](layers[3](layers[2](layers[1](layers[0](torch.randn(3, H).double())))))
@@ -171,3 +171,18 @@ def test_outside_of_a_pass_nothing_is_kept() -> None:
         assert torch.equal(chain(layers, x), want)
         assert chain(layers, x).grad_fn is not None
     assert all("forward" not in layer.__dict__ for layer in layers)
+
+
+def test_hooks_on_a_layer_see_it_once_and_what_they_change_counts() -> None:
+    layers = model()
+    x = torch.randn(4, H, dtype=torch.float64)
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 2, *inputs[1:]))
+        layer.register_forward_hook(lambda _, inputs, output: output * inputs[0].sin())
+    chain(layers, x).sum().backward()
+    want = [float(layer.seen.pop()) for layer in layers]
+    named = [(str(number), layer, True) for number, layer in enumerate(layers)]
+    with frozen(layers), cut(named), sweeping() as sweep:
+        chain(layers, x).sum().backward(retain_graph=True)
+        sweep.back()
+    assert [float(layer.seen.pop()) for layer in layers] == pytest.approx(want, rel=1e-12)

@@ -15,7 +15,8 @@ from moeprune.observe.generate import Decoding, generate
 from moeprune.observe.launch import Launch, launched
 from moeprune.observe.load import load_causal_lm
 from moeprune.observe.placed import check_fetched, device_of
-from moeprune.observe.prefill import prefill
+from moeprune.observe.prefill import passes, prefill
+from moeprune.observe.sums import FoldedSums
 from moeprune.stages.identify import open_model
 
 
@@ -50,6 +51,14 @@ def test_weights_on_a_disk_give_the_same_sums(family: str, tiny: Any, tmp_path: 
     for name, array in want.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
     assert all(weight.is_meta for weight in model.parameters())  # as it was
+
+
+def test_no_loss_goes_back_through_weights_on_a_disk(tiny: Any, tmp_path: Path) -> None:
+    layout = open_model(tiny("qwen3_moe")).layout
+    model = off_devices(tiny("qwen3_moe"), tmp_path)
+    sums = FoldedSums.of(layout, loss=True)
+    with pytest.raises(UnsupportedModelError, match=r"--device auto.*--loss-aware.*--memory"):
+        list(passes(model, corpus(), sums, layout=layout, batch_tokens=100))
 
 
 def test_weights_on_a_disk_write_the_same_text(tiny: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from moeprune.errors import UnsupportedModelError
+from moeprune.errors import CheckpointError, UnsupportedModelError
 from moeprune.observe.batches import Batch
 from moeprune.observe.load import decoder_of
 from moeprune.observe.loss.cuts import put
@@ -106,6 +106,9 @@ def loss_gradient(speaker: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSu
         hidden_BSH: what its body gave.
         batch: it read; at least one token is a target.
         sums: told of every target's loss; the gradient is of the loss at their temperature.
+
+    Raises:
+        CheckpointError: a target is no token of the head.
     """
     line_N, place_N = torch.from_numpy(batch.target_BS).nonzero(as_tuple=True)
     target_N = torch.from_numpy(batch.ids_BS)[line_N, place_N]
@@ -116,6 +119,12 @@ def loss_gradient(speaker: Any, hidden_BSH: Tensor, batch: Batch, sums: FoldedSu
         at = (line_N[chunk].to(hidden_BSH.device), place_N[chunk].to(hidden_BSH.device) - 1)
         hidden_1CH = hidden_BSH[at][None].requires_grad_()
         logits_CV = logits_of(speaker, hidden_1CH)[0]
+        if int(target_N.max()) >= logits_CV.shape[1]:
+            raise CheckpointError(
+                f"the text has token {int(target_N.max())}, the model's head gives logits of "
+                f"{logits_CV.shape[1]}, so that token has no loss. The tokenizer files belong to "
+                "another model; or calibrate without --loss-aware."
+            )
         wide_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
         target_C = target_N[chunk].to(wide_CV.device)
         loss_C = torch.nn.functional.cross_entropy(wide_CV, target_C, reduction="none")

@@ -24,6 +24,19 @@ from moeprune.observe.streamed.units import units_of
 from moeprune.observe.sums import FoldedSums
 
 
+def check_loss(layout: MoeLayout) -> None:
+    """Check that models of a family read a text in one causal pass.
+
+    Raises:
+        UnsupportedModelError: they do not.
+    """
+    if hasattr(plugins.load(observers, layout.observer), "reader"):
+        raise UnsupportedModelError(
+            f"family {layout.model_type} does not read a text in one causal pass, so there is no "
+            "next-token loss to take back; calibrate it without --loss-aware."
+        )
+
+
 @contextlib.contextmanager
 def loss_pass(model: Any, *, layout: MoeLayout) -> Iterator[Read]:
     """How to read a batch: forward without autograd, then back layer by layer.
@@ -38,11 +51,7 @@ def loss_pass(model: Any, *, layout: MoeLayout) -> Iterator[Read]:
     Raises:
         UnsupportedModelError: the family reads a text otherwise, or has no head.
     """
-    if hasattr(plugins.load(observers, layout.observer), "reader"):
-        raise UnsupportedModelError(
-            f"family {layout.model_type} does not read a text in one causal pass, so there is no "
-            "next-token loss to take back; calibrate it without --loss-aware."
-        )
+    check_loss(layout)
     speaker = speaker_of(model)
     decoder = decoder_of(speaker)
 
