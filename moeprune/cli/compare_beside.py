@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from moeprune.cli.agreement_text import agreement_cells, agreement_title
-from moeprune.cli.answer_loss_text import TITLE, change, nats
 from moeprune.cli.compare_cells import growth, number, p_value, percent, signed
+from moeprune.cli.compare_losses import loss_sections
 from moeprune.cli.compare_sections import COLUMNS, Section
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def beside_sections(found: Comparison) -> Iterator[Section]:
     yield from _written(found, "answers that fall into a loop", lambda made: made.loops)
     yield from _written(found, "tokens of an answer: mean, and change", lambda made: made.tokens)
     yield from _selection(found)
-    yield from _losses(found)
+    yield from loss_sections(found)
     yield from _perplexity(found)
     yield from _ranks(found)
 
@@ -105,31 +105,6 @@ def _selection(found: Comparison) -> Iterator[Section]:
             rows = [["experts", *block]]
             rows += [[line, *(cells[name].get(line, "-") for name in block)] for line in lines]
             yield Section(short if titles.count(short) == 1 else title, rows)
-
-
-def _losses(found: Comparison) -> Iterator[Section]:
-    """Answers by task and domain, the largest change of each variant first."""
-    predicts = any(one.loss.predicted is not None for one in found.losses.changes)
-    rows = [
-        ["variant", "task / domain", "tokens", found.base, "loss", "change"]
-        + ["predicted"] * predicts
-    ]
-    order = {one.name: place for place, one in enumerate(found.variants)}
-    for one in sorted(
-        found.losses.changes, key=lambda one: (order[one.variant], -(one.loss.change or 0.0))
-    ):
-        loss = one.loss
-        cells = [nats(loss.base), nats(loss.nats), change(loss.change)]
-        named = [one.variant, f"{loss.task} / {loss.domain}", f"{loss.tokens:,}"]
-        rows.append([*named, *cells, *[change(loss.predicted)] * predicts])
-    notes = []
-    ranked = found.losses.correlation
-    if ranked is not None and ranked.value is not None:
-        notes.append(f"predicted and measured change, {ranked.n} of them: ρ = {ranked.value:+.2f}.")
-    if found.losses.left:
-        notes.append(f"Not of the same answers as {found.base}: {', '.join(found.losses.left)}.")
-    if len(rows) > 1 or notes:
-        yield Section(TITLE, rows if len(rows) > 1 else [], notes)
 
 
 def _ranks(found: Comparison) -> Iterator[Section]:

@@ -55,11 +55,14 @@ def test_how_well_predictions_rank_is_spearman_s() -> None:
 
 def test_a_table_has_the_columns_that_are_known() -> None:
     alone = answer_loss_text(BASE.answer_loss).splitlines()
-    assert alone[1].split() == ["task", "/", "domain", "tokens", "loss"]
+    assert alone[0].endswith(" (t)") and alone[1].split() == ["domain", "tokens", "loss"]
     both = run("v", a=of(1.5, base=1.0, predicted=0.25), b=of(3.5, base=2.0)).answer_loss
     shown = [line.split() for line in answer_loss_text(both).splitlines()]
-    assert shown[1][3:] == ["tokens", "without", "plan", "loss", "change", "predicted"]
-    assert [line[2:] for line in shown[2:]] == [
+    assert shown[1][1:] == ["tokens", "without", "plan", "loss", "change", "predicted"]
+    assert shown[2:] == [
         ["b", "10", "2.0000", "3.5000", "+1.5000", "-"],  # the largest change first
         ["a", "10", "1.0000", "1.5000", "+0.5000", "+0.2500"],
     ]
+    two = {**both, "u": {"inputs": "", "domains": {"a": of(1.0)}}}
+    named = [line.split("  ")[0].strip() for line in answer_loss_text(two).splitlines()[1:]]
+    assert named == ["task / domain", "t / b", "t / a", "u / a"]

@@ -292,7 +292,9 @@ def test_it_is_shown(
         and "change" not in shown.split("loss of the right answers")[1].split("\n\n")[0]
     )
     assert main([*asked, "-o", pruned, "--plan", str(plan)]) == 0
-    head = capsys.readouterr().out.split("nats per token\n")[1].split("\n")[0]
-    assert head.split() == ["task", "/", "domain", "tokens", "without", "plan", "loss", "change"]
+    head = capsys.readouterr().out.split("nats per token (perplexity-held-out)\n")[1].split("\n")[0]
+    assert head.split() == ["domain", "tokens", "without", "plan", "loss", "change"]
     assert main(["compare", base, pruned]) == 0
-    assert "perplexity-held-out / sums" in capsys.readouterr().out
+    shown = capsys.readouterr().out.split("nats per token (perplexity-held-out): change\n")[1]
+    lines = [line.split() for line in shown.splitlines()[:3]]
+    assert lines[0][0] == "domain" and {line[0] for line in lines[1:]} == set(PAIRS)
