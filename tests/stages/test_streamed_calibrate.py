@@ -92,15 +92,19 @@ def test_the_file_is_the_same(tiny: Any, texts: dict[str, str], tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["waves", "whole"]
 
 
+@pytest.mark.parametrize("loss", [False, True])
 @pytest.mark.usefixtures("short_waves")
-def test_stopped_in_every_wave(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
-    run(tiny("qwen3_moe"), texts, tmp_path / "whole")
+def test_stopped_in_every_wave(
+    loss: bool, tiny: Any, texts: dict[str, str], tmp_path: Path
+) -> None:
+    run(tiny("qwen3_moe"), texts, tmp_path / "whole", loss_aware=loss)
     stops = 0
     while not (tmp_path / "s").exists():
         try:
             # In the middle of the second wave: the first one is kept.
             stop = InTheNextWave(tmp_path / "s.progress")
-            run(tiny("qwen3_moe"), texts, tmp_path / "s", memory="6GB", stop=stop)
+            how = {"memory": "6GB", "loss_aware": loss}
+            run(tiny("qwen3_moe"), texts, tmp_path / "s", stop=stop, **how)
         except StoppedError as stopped:
             assert "stopped in the middle of a wave, which is given up" in str(stopped)
             assert f"{tmp_path / 's'}.progress holds the waves before it" in str(stopped)
@@ -150,14 +154,15 @@ from moeprune.stages.journal import Journal
 sized = waves.Waves._sized
 waves.Waves._sized = lambda *given: dataclasses.replace(sized(*given), positions=200)
 moeprune.calibrate(sys.argv[1], domains=json.loads(sys.argv[2]), output=sys.argv[3],
-                   batch_tokens=60, device="cpu", memory="6GB")
+                   batch_tokens=60, device="cpu", memory="6GB", loss_aware=len(sys.argv) > 4)
 """
 
 
-def test_killed_and_resumed(tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
-    run(tiny("qwen3_moe"), texts, tmp_path / "whole")
+@pytest.mark.parametrize("loss", [False, True])
+def test_killed_and_resumed(loss: bool, tiny: Any, texts: dict[str, str], tmp_path: Path) -> None:
+    run(tiny("qwen3_moe"), texts, tmp_path / "whole", loss_aware=loss)
     output = tmp_path / "killed"
-    arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(output)]
+    arguments = [str(tiny("qwen3_moe")), json.dumps(texts), str(output), *["loss"] * loss]
     job = forked.start(["-c", CODE, *arguments])
     limit = time.monotonic() + 60
     while not output.with_name("killed.progress").exists():
@@ -166,7 +171,7 @@ def test_killed_and_resumed(tiny: Any, texts: dict[str, str], tmp_path: Path) ->
     job.send_signal(signal.SIGKILL)
     assert job.wait() == -signal.SIGKILL
     assert not output.exists()
-    run(tiny("qwen3_moe"), texts, output, memory="6GB")
+    run(tiny("qwen3_moe"), texts, output, memory="6GB", loss_aware=loss)
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -202,16 +207,17 @@ def test_killed_with_activations_in_files_leaves_none(
     assert left in ([], ["s.progress"])
 
 
+@pytest.mark.parametrize("loss", [False, True])
 def test_too_little_memory_names_what_suffices(
-    tiny: Any, texts: dict[str, str], tmp_path: Path
+    loss: bool, tiny: Any, texts: dict[str, str], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="1 MB of memory is too little: the largest layer") as told:
-        run(tiny("mixtral"), texts, tmp_path / "s", memory="1MB")
+        run(tiny("mixtral"), texts, tmp_path / "s", memory="1MB", loss_aware=loss)
     named = re.search(r"Give --memory ([\d.]+GB), or a smaller --batch-tokens", str(told.value))
     assert named is not None
     assert "\n" not in str(told.value)
     assert not (tmp_path / "s").exists()
-    run(tiny("mixtral"), texts, tmp_path / "s", memory=named[1])
+    run(tiny("mixtral"), texts, tmp_path / "s", memory=named[1], loss_aware=loss)
     assert (tmp_path / "s").exists()
 
 
