@@ -6,6 +6,7 @@ In float64, where what both compute is the same number in nearly all families.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from moeprune.observe.layers import moe_layers
 from moeprune.observe.load import load_causal_lm
 from moeprune.observe.loss.reading import loss_pass
 from moeprune.observe.prefill import untracked
+from moeprune.observe.streamed import activations
 from moeprune.observe.streamed.units import layer_path
 from moeprune.observe.sums import FoldedSums
 from moeprune.stages.identify import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "observe"))
-from streaming import corpus_of, random_documents
+from streaming import assert_same, corpus_of, random_documents, streamed_sums, whole_sums
 
 # They read texts in another way than from left to right at once.
 REFUSED = ("diffusion_gemma",)
@@ -73,6 +75,30 @@ def test_gradients(name: str, tmp_path: Path, record_property: Any) -> None:
     exact = name not in FLOAT32 + INSIDE_FLOAT32
     for side in ("right", "left") if exact else ("right",):
         check(model, plain, layout, batch(side), tolerance=1e-10 if exact else 2e-5)
+
+
+@pytest.mark.families
+def test_keys_and_values_that_layers_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "_SMALL", 1)
+    data = family_data("gemma4_text")
+    sharing = {
+        "num_hidden_layers": 5,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 8,
+        "layer_types": [
+            f"{kind}_attention" for kind in ["sliding", "full", "sliding", "sliding", "full"]
+        ],
+    }
+    path = write_checkpoint(replace(data, config=data.config | sharing), tmp_path / "m")
+    layout = open_model(path).layout
+    model, plain = load_causal_lm(path).double(), load_causal_lm(path).double()
+    plain.set_experts_implementation("eager")
+    for side in ("right", "left"):
+        check(model, plain, layout, batch(side), tolerance=1e-10)
+    corpora = [corpus_of(random_documents([30, 17, 9, 25, 40, 12], vocab=200))]
+    how: dict[str, Any] = {"batch_tokens": 60, "loss": True}
+    found, _ = streamed_sums(path, corpora, positions=1000, memory=0, folder=tmp_path, **how)
+    assert_same(found, whole_sums(path, corpora, **how))
 
 
 def batch(side: str) -> Batch:
