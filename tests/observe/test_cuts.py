@@ -163,6 +163,38 @@ def test_a_layer_that_writes_to_its_input_is_refused() -> None:
         adds(torch.zeros(2))
 
 
+class Writes(nn.Module):
+    """Spoils what its own derivative needs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        squared = x.square()
+        sines = squared.sin()
+        squared.mul_(2)
+        return sines
+
+
+class WithoutDerivative(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Opaque(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = WithoutDerivative.apply(x)
+        return found
+
+
+@pytest.mark.parametrize("kind", [Writes, Opaque])
+def test_what_autograd_cannot_follow_is_refused(kind: type[nn.Module]) -> None:
+    first, odd = Layer().double(), kind()
+    layers = [("model.layers.0", first, True), ("model.layers.1", odd, True)]
+    with frozen(first), cut(layers), sweeping() as sweep:
+        odd(first(torch.randn(4, H, dtype=torch.float64))).sum().backward()
+        with pytest.raises(UnsupportedModelError, match=r"^model\.layers\.1 cannot .*--loss-aware"):
+            sweep.back()
+
+
 def test_outside_of_a_pass_nothing_is_kept() -> None:
     layers = model()
     x = torch.randn(4, H, dtype=torch.float64)

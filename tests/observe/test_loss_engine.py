@@ -120,6 +120,14 @@ def test_a_batch_without_targets_is_read_once(tmp_path: Path) -> None:
     assert found["tokens"].sum() == 3 * 3 and not found["fisher_sum"].any()
 
 
+def test_a_token_without_logits_is_refused(tmp_path: Path) -> None:
+    path = tiny_checkpoint("qwen3_moe", tmp_path / "m")
+    model = load_causal_lm(path)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[:100].clone())
+    with pytest.raises(CheckpointError, match=r"token 150.*gives logits of 100"):
+        run(model, path, corpus_of([[1, 150, 99]]))
+
+
 @pytest.mark.parametrize("fails", ["forward", "backward", "head"])
 def test_after_an_error_the_model_is_as_it_was(tmp_path: Path, fails: str) -> None:
     path = tiny_checkpoint("qwen3_moe", tmp_path / "m")

@@ -31,11 +31,13 @@ class Cut:
     """A call of a layer.
 
     Attributes:
+        name: of the layer, for messages.
         module: the layer.
         inputs: the arguments, and the named ones, as they were before it ran.
         leaves: what it gave and what it wrote to containers, floating-point tensors as leaves.
     """
 
+    name: str
     module: nn.Module
     inputs: tuple[Any, Any]
     leaves: Any
@@ -85,7 +87,9 @@ class Sweep:
             if gradient is not None and value.requires_grad:
                 ends.append(value)
                 given.append(gradient)
-        torch.autograd.backward(ends, given)
+        if ends:
+            with _followed(cut.name):
+                torch.autograd.backward(ends, given)
         del found, ends, given, gradients
         for value, leaf in fresh.values():
             if leaf.grad is not None:
@@ -154,7 +158,7 @@ def _called(
     containers.write(leaves[1])
     if leaves[1] or any(value.grad_fn is not None for value in given):
         sweep.kept.pin()
-    sweep.kept.push(Cut(module, inputs, leaves))
+    sweep.kept.push(Cut(name, module, inputs, leaves))
     return leaves[0]
 
 
@@ -196,6 +200,21 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for weight in asked:
             weight.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def _followed(name: str) -> Iterator[None]:
+    """Errors of autograd itself: of operations without a derivative, or that write over numbers."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as problem:
+        words = str(problem).partition("\n")[0].rstrip(". ")
+        raise UnsupportedModelError(
+            f"{name} cannot be gone back through ({words}); calibrate without --loss-aware, or "
+            "where torch computes this layer by operations of its own."
+        ) from problem
 
 
 def _taken(leaf: Tensor) -> Tensor | None:
