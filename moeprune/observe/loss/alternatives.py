@@ -78,7 +78,8 @@ def alternatives(
         gone_T = choice_TK[:, place]
         gone_T = torch.where(gone_T < layer.num_experts, gone_T, -1)
         answer = asked.without(gone_T)
-        others_TK, new_TK = answer[at_ids].long(), answer[at_weights].double()
+        others_TK = answer[at_ids].to(ids_TK.device, torch.int64)
+        new_TK = answer[at_weights].to(ids_TK.device, torch.float64)
         if others_TK.shape != ids_TK.shape:
             raise UnsupportedModelError(
                 f"layer {layer.layer}: without an expert its router gives {list(others_TK.shape)} "
@@ -106,7 +107,7 @@ def _places(asked: Asked, ids_TK: Tensor, weights_TK: Tensor) -> tuple[int, int]
     def place(given: Tensor) -> int | None:
         for at, value in enumerate(asked.answer):
             same = isinstance(value, Tensor) and value.shape == given.shape
-            if same and torch.equal(value.to(given.dtype), given):
+            if same and torch.equal(value.to(given), given):
                 return at
         return None
 

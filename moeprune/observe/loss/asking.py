@@ -177,7 +177,8 @@ class _Again(TorchFunctionMode):
 
     def _put(self, scores: Tensor) -> Tensor:
         flat_TC = scores.reshape(-1, scores.shape[-1]).clone()
-        flat_TC[self._token_N, self._gone_N] = -torch.inf
+        at = (self._token_N.to(scores.device), self._gone_N.to(scores.device))
+        flat_TC[at] = -torch.inf
         return flat_TC.reshape(scores.shape)
 
     def __torch_function__(
