@@ -269,3 +269,20 @@ def test_it_says_what_a_token_costs() -> None:
     text = model_card(PLAN, source="x", token=Cost(activated=fewer, native=native))
     assert ["Parameters a token activates", "2.945 B (in as many experts)"] in rows(text)
     assert "decoding one token" not in text
+
+
+def test_what_was_predicted_of_the_loss() -> None:
+    change = {"math": 0.02, "code": 0.031234, "art": 0.0}
+    plan = dataclasses.replace(PLAN, predicted=change, worst_predicted="code")
+    text = model_card(plan, source="a/b")
+    table = rows(text)
+    start = table.index(["Domain", "Router mass removed", "Predicted change of the loss"])
+    assert table[start + 2 : start + 5] == [
+        ["**code** (worst)", "20.00%", "+0.03123"],
+        ["math", "12.35%", "+0.02"],
+        ["art", "10.00%", "+0"],
+    ]
+    assert "in nats per target token" in text
+    assert "nats" not in model_card(PLAN, source="a/b")
+    part = dataclasses.replace(plan, predicted={"code": 0.1})  # edited, or of other stats
+    assert "nats" not in model_card(part, source="a/b")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,6 +248,24 @@ def test_auto_says_why_and_the_same_words_give_the_same_bytes(
     assert plan.options["method"] == "auto" and plan.reasons
     out = moeprune.export(model, plan=files[0], output=tmp_path / "out")
     assert folder_bytes(out) <= plan.quantize.details["bytes"] <= int(low * 0.7)
+
+
+def test_stats_with_a_loss(model: Path, tmp_path: Path) -> None:
+    """Best goes with a budget for the schemes; of both at once auto takes another method."""
+    low, _ = sizes_of_every_choice(model, tmp_path)
+    stats = synthetic.stats(open_model(model).facts, seed=5, loss=True)
+    words: dict[str, Any] = {"quantize": "mixed", "weights": model}
+    plan = moeprune.plan(stats, max_bytes=int(low * 0.7), **words)
+    assert plan.method in ("mesa", "reap") and set(plan.predicted) == {"math", "code", "prose"}
+    with pytest.raises(UsageError, match="--method best does not go with --quantize mixed"):
+        moeprune.plan(stats, method="best", max_bytes=int(low * 0.7), **words)
+    pruned = moeprune.plan(stats, method="best", ratio=0.25, allocation="uniform")
+    stored = moeprune.plan(
+        stats, method="best", ratio=0.25, allocation="uniform", budget=int(low * 0.9), **words
+    )
+    assert stored.keep == pruned.keep and stored.predicted == pruned.predicted
+    whole = moeprune.plan(stats, budget=int(low * 1.05), **words)
+    assert not whole.num_removed and not whole.predicted
 
 
 @pytest.mark.parametrize(
