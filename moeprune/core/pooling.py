@@ -106,10 +106,10 @@ def pool(
     own_D = weights_D(stats, domain_weights, folds=folds)
     pooled = {}
     for name in names:
+        parts = [domain.total(name, folds=folds).astype(np.float64) for domain in stats.domains]
         factor_D = own_D
         if name in LOSS_FIELDS:
             factor_D = _per_target_D(stats, own_D, domain_weights, folds=folds)
-        parts = [domain.total(name, folds=folds).astype(np.float64) for domain in stats.domains]
         if name in MAXIMA:
             used = [part for part, factor in zip(parts, factor_D, strict=True) if factor > 0]
             pooled[name] = np.asarray(np.maximum.reduce(used))

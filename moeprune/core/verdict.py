@@ -100,8 +100,8 @@ def verdict(seen: Evidence) -> Verdict:
             BEST,
             (
                 "the stats hold gradients of the loss, which say what an expert is worth to it; "
-                "where answers were counted, no signal of the routing kept as many of the worst "
-                "domain's"
+                "where answers were counted, it kept more of the worst domain's than what the "
+                "routing says, on most models"
             ),
         )
     for holds, objection in objections:
