@@ -83,6 +83,7 @@ def counted(
         device=device,
         trust_remote_code=trust_remote_code,
         on_story=on_story,
+        kept_tokens=(batch_tokens or DEFAULT) if said.get("loss_temperature") else 0,
     )
     corpora = list(text.corpora)
     decoded: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,7 @@ def larger(
     device: Any,
     trust_remote_code: bool,
     processes: int = 1,
+    kept_tokens: int = 0,
 ) -> Larger | None:
     """The model to be read a layer at a time, if it is to be.
 
@@ -94,6 +96,7 @@ def larger(
         device: the ``torch.device``; None: all of them, and then the model is loaded.
         trust_remote_code: run Python files of the checkpoint.
         processes: that share the memory of this machine.
+        kept_tokens: of a batch, where a loaded model keeps the inputs of all layers of it.
 
     Raises:
         MoePruneError: the model cannot be built.
@@ -113,7 +116,8 @@ def larger(
     allowed = allowed_memory() // processes
     room = device_memory(device) or allowed
     # A stored code is half a byte at least, a number in memory four bytes at most.
-    if memory is None and 8 * opened.index.total_bytes + BESIDE < room:
+    beside = BESIDE + _kept_bytes(opened.index.config, kept_tokens)
+    if memory is None and 8 * opened.index.total_bytes + beside < room:
         return None
     folder = opened.index.path
     stored = {
@@ -129,7 +133,7 @@ def larger(
         if memory is not None or opened.index.total_bytes // 2 > room:
             raise
         return None
-    whole = streamed.total_bytes + BESIDE
+    whole = streamed.total_bytes + beside
     if memory is None and whole < room:
         return None
     why = None
@@ -138,3 +142,11 @@ def larger(
         why = f"loaded whole the model takes {size(whole)}, there are {size(room)}"
     memory = min(memory, allowed)  # beyond a limit of the system the process would be ended
     return Larger(opened=opened, streamed=streamed, memory=memory, allowed=allowed, why=why)
+
+
+def _kept_bytes(config: Mapping[str, Any], tokens: int) -> int:
+    """Bytes of the inputs of all layers, in float32; 0 where the config does not say their size."""
+    text = config.get("text_config") or config
+    width = text.get("hidden_size") or text.get("d_model") or 0
+    layers = text.get("num_hidden_layers") or text.get("n_layers") or 0
+    return int(tokens * width * layers * 4)

@@ -117,6 +117,7 @@ def ready(
     device: str | None,
     trust_remote_code: bool,
     on_story: Callable[[str], None],
+    kept_tokens: int = 0,
 ) -> Ready:
     """Load a model, or prepare to read it a layer at a time.
 
@@ -131,6 +132,7 @@ def ready(
         device: where to run.
         trust_remote_code: run Python files of the checkpoint.
         on_story: told how the model is run, where that is not as it is stored.
+        kept_tokens: of a batch, where a loaded model keeps the inputs of all layers of it.
 
     Raises:
         UsageError: it is to write, and is not loaded.
@@ -156,7 +158,12 @@ def ready(
     how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust}
     large = None
     if not work.spread:
-        large = larger(opened, memory=memory, device=place, processes=launch.local_world, **how)
+        how_large: dict[str, Any] = {
+            "memory": memory,
+            "processes": launch.local_world,
+            "kept_tokens": kept_tokens,
+        }
+        large = larger(opened, device=place, **how_large, **how)
     if large is not None:
         check_written(mode, words, why=large.why or "")
         live = large.streamed.model

@@ -277,6 +277,27 @@ def test_without_being_asked(
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "waves").read_bytes()
 
 
+def test_a_way_back_that_does_not_fit_is_read_a_layer_at_a_time(
+    tiny: Any, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model fits; of the loss, the inputs of all its layers would have to, too."""
+    there = larger.BESIDE + 200_000_000
+    monkeypatch.setattr(streamed_memory, "allowed_memory", lambda: there)
+    told: dict[bool, list[str]] = {}
+    for loss in (False, True):
+        told[loss] = []
+        run(
+            tiny("mixtral"),
+            texts,
+            tmp_path / f"{loss}",
+            batch_tokens=10**6,
+            loss_aware=loss,
+            on_story=told[loss].append,
+        )
+    assert not told[False]
+    assert "forward and back" in told[True][0] and "loaded whole the model takes" in told[True][0]
+
+
 def test_memory_that_is_no_size_or_does_not_go_with_other_options(
     tiny: Any, texts: dict[str, str], tmp_path: Path
 ) -> None:
