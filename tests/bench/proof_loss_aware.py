@@ -131,7 +131,13 @@ class Judged:
                 sources[domain] = str(self.place / f"rows-{draw}" / f"{domain}.jsonl")
                 Path(sources[domain]).parent.mkdir(exist_ok=True)
                 Path(sources[domain]).write_text("\n".join(rows) + "\n")
-            moeprune.calibrate(str(self.path), domains=sources, output=file, loss_aware=True)
+            moeprune.calibrate(
+                str(self.path),
+                domains=sources,
+                output=file,
+                loss_aware=True,
+                loss_temperature=temperature,
+            )
         return CalibrationStats.load(file)
 
 

@@ -15,6 +15,7 @@ import moeprune
 from moeprune.allocators import mesa_exact
 from moeprune.core.budget import Budget
 from moeprune.core.choice import keep_highest
+from moeprune.core.losses import TEMPERATURE
 from moeprune.core.stats import CalibrationStats
 
 PAPERS = ("rm-uniform", "reap", "mesa", "mesa-exact", "domain-reap")
@@ -78,7 +79,10 @@ def predicted(stats: CalibrationStats, keep_LE: Array) -> dict[str, float]:
     """Domain -> nats per target token that the experts' counterfactual Fisher foretells."""
     return {
         domain.name: float(
-            0.5 * domain.total("fisher_cf_sum")[~keep_LE].sum() / domain.total("loss_tokens")
+            0.5
+            * TEMPERATURE**2
+            * domain.total("fisher_cf_sum")[~keep_LE].sum()
+            / domain.total("loss_tokens")
         )
         for domain in stats.domains
     }
