@@ -72,7 +72,7 @@ def jobs_of(options: argparse.Namespace) -> tuple[Any, dict[str, Callable[[], No
                 for _ in steps:
                     pass
             if loss:
-                assert sums.arrays()["fisher_cf_sum"].all(axis=0).mean() > 0.9
+                assert sums.arrays()["fisher_cf_sum"].any(axis=0).mean() > 0.5
 
         return job
 
