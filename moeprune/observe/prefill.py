@@ -28,6 +28,7 @@ from moeprune.observe.batches import WHOLE, Share, batches
 from moeprune.observe.domains import Corpus
 from moeprune.observe.inputs import Read, one_pass
 from moeprune.observe.layers import moe_layers
+from moeprune.observe.loss.cuts import frozen
 from moeprune.observe.loss.reading import loss_pass
 from moeprune.observe.placed import check_here
 from moeprune.observe.sums import FoldedSums
@@ -212,11 +213,14 @@ def reading(model: Any, observer: Any, layout: MoeLayout, *, loss: bool) -> Iter
     Raises:
         UnsupportedModelError: it cannot be taken.
     """
-    if loss:
-        with loss_pass(model, layout=layout) as read:
-            yield read
-    else:
-        yield getattr(observer, "reader", one_pass)(model)
+    # Without a loss too: some kernels are chosen by whether weights ask for a gradient, and sums
+    # are to be the same either way, and of a model that is read a layer at a time.
+    with frozen(model):
+        if loss:
+            with loss_pass(model, layout=layout) as read:
+                yield read
+        else:
+            yield getattr(observer, "reader", one_pass)(model)
 
 
 def untracked(*, loss: bool) -> AbstractContextManager[None]:

@@ -193,7 +193,7 @@ def test_read_a_layer_at_a_time_in_waves(
     tiny: Any, texts: dict[str, str], whole: Path, tmp_path: Path
 ) -> None:
     """Stopped within a wave, the wave is given up; in the end the bytes are the same."""
-    model, how = tiny("qwen3_moe"), {"memory": "1GB"}
+    model, how = tiny("qwen3_moe"), {"memory": "6GB"}
     run(model, texts, tmp_path / "streamed", **how)
     assert (tmp_path / "streamed").read_bytes() == whole.read_bytes()
     with pytest.raises(StoppedError):
