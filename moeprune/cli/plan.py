@@ -128,14 +128,14 @@ OF_ONE_METHOD = ("signal", "seed", "steps", "boost", "decay", "gap", "time_limit
 @click.option(
     "--gap",
     type=float,
-    help="mesa-exact: relative distance to the least worst-domain loss that is near enough. "
+    help="best, mesa-exact: relative distance to the least worst-domain loss that is near enough. "
     "[default: 0.0001]",
 )
 @click.option(
     "--time-limit",
     type=float,
     metavar="SECONDS",
-    help="mesa-exact: when to take the best plan so far; 0 = no solver, but good plans and a "
+    help="best, mesa-exact: when to take the best plan so far; 0 = no solver, but good plans and a "
     "proof all the same. [default: 60]",
 )
 @click.option(
