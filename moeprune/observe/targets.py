@@ -89,7 +89,7 @@ def _by_places(
     ids = first_ids(text, length, tokenizer=tokenizer, ids_of=ids_of)
     targets = np.zeros(ids.size, np.bool_)
     last = max((end for _, end in places[: ids.size]), default=0)
-    spans = spans_until(max(last, _next_start(places, ids.size - 1)) + 1)
+    spans = spans_until(max(last, _next_start(places, ids.size - 1, text)) + 1)
     begins = {begin for begin, _ in spans}
     read = 0
     for row, (start, end) in enumerate(places[: ids.size]):
@@ -97,7 +97,7 @@ def _by_places(
             # Tokenizers of GPT-2's kind may leave out the spaces at both ends of a token, or all
             # of it.
             first = start if start < end else read
-            if start < end and not begins.isdisjoint(range(end, _next_start(places, row))):
+            if start < end and not begins.isdisjoint(range(end, _next_start(places, row, text))):
                 name = tokenizer.convert_ids_to_tokens(int(ids[row]))
                 end += len(name) - len(name.rstrip(_SPACE))
             targets[row] = any(first < last and end > begin for begin, last in spans)
@@ -107,9 +107,12 @@ def _by_places(
     return ids, targets
 
 
-def _next_start(places: Sequence[Span], row: int) -> int:
-    """First character of the next token."""
-    return places[row + 1][0] if row + 1 < len(places) else 0
+def _next_start(places: Sequence[Span], row: int, text: str) -> int:
+    """First character of the next token; of the text's end, where the tokenizer's own follow."""
+    if not 0 <= row < len(places) - 1:
+        return 0
+    start, end = places[row + 1]
+    return len(text) if start == end < places[row][1] else start
 
 
 def _by_beginnings(

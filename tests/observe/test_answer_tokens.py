@@ -7,7 +7,7 @@ from typing import Any
 import chat_templates
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trained_tokenizers import MAKERS, TEXTS, Slow, byte_level, held
 
@@ -33,6 +33,7 @@ def row(prompt: str, completion: str) -> Document:
 
 @settings(max_examples=60, deadline=None)
 @given(prompt=PARTS.filter(bool), completion=PARTS.filter(bool), length=st.integers(1, 30))
+@example(prompt="f(x):\n", completion="  ", length=1)  # one token, and the tokenizer's own behind
 def test_targets_are_the_tokens_that_hold_some_of_the_completion(
     tokenizer: Any, prompt: str, completion: str, length: int
 ) -> None:
